@@ -46,5 +46,10 @@ def _(text: str) -> str:
 
 
 def mark(text: str) -> str:
-    """The text as it is, marked for the catalogue: it is translated later, when the language is known."""
+    """The text as it is, marked for the catalogue: `translate` it later, when the language is known."""
     return text
+
+
+def translate(text: str) -> str:
+    """A text that was marked with `mark`, in the chosen language; `_` is for literals."""
+    return _Catalogue.translations.gettext(text)

@@ -38,10 +38,12 @@ STALE_SECONDS = 60.0
 class SessionError(Exception):
     """A session cannot be opened, written or owned; ``fix`` says what to do."""
 
-    def __init__(self, message: str, fix: str = "") -> None:
+    def __init__(self, message: str, fix: str = "", exit_code: int = 1) -> None:
         super().__init__(message)
         self.message = message
         self.fix = fix
+        self.exit_code = exit_code
+        """What the command that meets it exits with."""
 
 
 @dataclass(frozen=True)
@@ -370,10 +372,15 @@ class EngineLock:
 
     def acquire(self) -> None:
         """Take the lock or raise `SessionError` naming the owner."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.fdopen(
-            os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b", buffering=0
-        )
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise SessionError(
+                _("The lock {file} cannot be written: {why}.").format(file=self._path, why=error.strerror),
+                _("Make the folder writable, and see that the disk is not full."),
+            ) from error
+        file = os.fdopen(handle, "r+b", buffering=0)
         owner = read_owner(self._path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,6 +19,8 @@ GROWTH_ALPHA = 1e-3
 NAMED_SHARE = 0.25
 """An outside group that grew by more than this share of the saving is the reason of a rejection."""
 WALL_GROWTH = 0.10
+NO_GRID = (0, 0, 0)
+"""Stands for grid and block where a group is a kind of copy."""
 
 
 class CountsDiffer(Exception):
@@ -38,7 +40,7 @@ class Charged:
     sum_ms: float
     """Sum of the charged launches; larger than ``ms`` where they overlap."""
     outside_ms: Mapping[LaunchKey, float]
-    """Summed time of each known group outside the target set."""
+    """Summed time of each known group outside the target set; with ``per="launch"`` divided by charged launches."""
     launches: Mapping[LaunchKey, int]
     """Every group launched, with its count."""
     kernels: tuple[KernelTime, ...]
@@ -61,40 +63,51 @@ class Scope:
     """Fewest and most launches of each group outside the target set."""
     transfers: Mapping[str, tuple[int, int, int, int, float]] = field(default_factory=dict)
     """For each kind of copy: fewest and most calls, fewest and most bytes, median ns together."""
+    learned: bool = True
+    """False before the calibration: then nothing is known to be more or less than usual."""
 
     def is_target(self, key: LaunchKey) -> bool:
         """Whether the kernel's name holds the target text."""
         return self.text in key.name
 
     def charge(self, record: RunRecord) -> Charged:
-        """The target time of a sound record. Extra launches, kernels and copies are charged; fewer are named."""
+        """The target time of a sound record. Extra launches, kernels and copies are charged; fewer are named.
+
+        With ``per="launch"`` a program does as much as its time allows, so numbers of known launches and copies are
+        free and their time per charged launch is weighed by `audit`.
+        """
         if record.instrument == "stopwatch":
             ms = record.value_ms or 0.0
             return Charged(ms, ms, {}, {}, (), 1)
-        charged, outside_ms, seen = self._split(record.launches)
+        free = self.per == "launch"
+        charged, outside_ns, seen = self._split(sorted(record.launches, key=lambda launch: launch.start))
         durations = [launch.end - launch.start for launch in charged]
-        if self.per == "launch" and durations:
+        share = max(1, len(durations)) if free else 1
+        busy: float = busy_ns((launch.start, launch.end) for launch in charged)
+        total: float = sum(durations)
+        if free and durations:
             rest = durations[1:] or durations
             busy = total = sum(rest) / len(rest)
-        else:
-            busy = busy_ns((launch.start, launch.end) for launch in charged)
-            total = sum(durations)
         more = [
             _("{name} was launched {count} times, the baseline launches it {known}").format(
                 name=key.name, count=count, known=self.outside[key][1]
             )
             for key, count in seen.items()
-            if key in self.outside and count > self.outside[key][1]
+            if key in self.outside and count > self.outside[key][1] and not free
         ]
         less = [
             _("{name} was launched {count} times, the baseline launches it {known}").format(
                 name=key.name, count=seen.get(key, 0), known=low
             )
             for key, (low, _high) in self.outside.items()
-            if seen.get(key, 0) < low
+            if seen.get(key, 0) < (min(low, 1) if free else low)
         ]
         extra_ns = 0.0
-        for kind, (calls, size, ns) in _by_kind(record).items():
+        usual_kinds = _by_kind(record) if self.learned else {}
+        for kind, (calls, size, ns) in usual_kinds.items():
+            if free and kind in self.transfers:
+                outside_ns[LaunchKey(kind, NO_GRID, NO_GRID)] = ns
+                continue
             low_calls, high_calls, low_bytes, high_bytes, usual = self.transfers.get(kind, (0, 0, 0, 0, 0.0))
             if calls > high_calls or size > high_bytes:
                 extra_ns += max(0.0, ns - usual)
@@ -105,9 +118,9 @@ class Scope:
             if low_calls and kind not in _by_kind(record):
                 less.append(_transfer_text(kind, 0, 0, low_calls, low_bytes))
         return Charged(
-            ms=(busy + extra_ns) / 1e6,
-            sum_ms=(total + extra_ns) / 1e6,
-            outside_ms={key: ns / 1e6 for key, ns in outside_ms.items()},
+            ms=(busy + extra_ns / share) / 1e6,
+            sum_ms=(total + extra_ns / share) / 1e6,
+            outside_ms={key: ns / share / 1e6 for key, ns in outside_ns.items()},
             launches=seen,
             kernels=self._kernels(record.launches),
             targets=sum(1 for launch in record.launches if self.is_target(launch.key)),
@@ -124,7 +137,7 @@ class Scope:
         for launch in launches:
             seen[launch.key] += 1
             known = self.outside.get(launch.key)
-            if known is not None and seen[launch.key] <= known[1]:
+            if known is not None and (self.per == "launch" or seen[launch.key] <= known[1]):
                 outside[launch.key] = outside.get(launch.key, 0.0) + launch.end - launch.start
             else:
                 charged.append(launch)
@@ -216,7 +229,9 @@ def audit(
 ) -> Audit:
     """Weigh a faster candidate: time moved to known kernels outside the set, or to the host.
 
-    ``*_seconds`` is the wall time of the whole process, of as many runs as are known of each side.
+    ``*_seconds`` is the wall time of the whole process, of as many runs as are known of each side. It must have grown
+    beyond 10 % and two standard deviations between the fastest runs, and for certain (99.9 %) on average: walls of
+    short programs scatter.
     """
     keys = {key for run in (*incumbent, *candidate) for key in run.outside_ms}
     for key in sorted(keys):
@@ -236,9 +251,10 @@ def audit(
             squares = sum((s - centre) ** 2 for s in incumbent_seconds)
             spread = sqrt(squares / (len(incumbent_seconds) - 1)) / centre
         grown = challenger - fastest
-        if grown > max(WALL_GROWTH, 2 * spread) * fastest and grown * 1000 > NAMED_SHARE * saving_ms:
+        beyond = grown > max(WALL_GROWTH, 2 * spread) * fastest and grown * 1000 > NAMED_SHARE * saving_ms
+        if beyond and growth(incumbent_seconds, candidate_seconds) > 0:
             return Audit(
-                reason=_("the whole program became slower: {before:.2f} s became {after:.2f} s").format(
+                reason=_("the whole program became slower: {before:.3f} s became {after:.3f} s").format(
                     before=fastest, after=challenger
                 )
             )

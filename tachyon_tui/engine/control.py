@@ -115,9 +115,12 @@ class Control:
         """A signal arrived; safe to call from a signal handler."""
         self._signal = name
 
-    def check(self) -> None:
-        """Take in commands; raise `Skipped` or `Stopped` when the work must end. Cheap; call it often."""
-        self._poll()
+    def check(self, *, now: bool = False) -> None:
+        """Take in commands; raise `Skipped` or `Stopped` when the work must end. Cheap; call it often.
+
+        Commands are read at most twenty times a second, with ``now`` at once.
+        """
+        self._poll(now=now)
         if self._shielded:
             return
         if self._signal:
@@ -134,11 +137,11 @@ class Control:
     @contextmanager
     def shielded(self) -> Iterator[None]:
         """A block that must be finished (a rollback's rebuild): nothing interrupts it, only its own deadline."""
-        self._shielded = True
+        before, self._shielded = self._shielded, True
         try:
             yield
         finally:
-            self._shielded = False
+            self._shielded = before
 
     def allowance(self, timeout: float) -> float:
         """Seconds that a child may take: its own timeout, and not beyond the session's."""
@@ -146,8 +149,8 @@ class Control:
 
     def boundary(self) -> None:
         """A point where the engine may hold: waits here while paused."""
-        self.check()
-        if self._running == "running":
+        self.check(now=True)
+        if self._shielded or self._running == "running":
             return
         if self._steps > 0:
             self._steps -= 1
@@ -171,7 +174,10 @@ class Control:
         self._skip = False
 
     def end_round(self) -> None:
-        """No round is running."""
+        """No round is running. A hint that was delivered and not answered waits for the next one."""
+        for hint in (h for h in self._hints if h.delivered):
+            hint.delivered, hint.round = False, None
+            self._log.write(e.HintChanged(hint=hint.id, text=hint.text, status="queued"))
         self.round = None
         self.candidate = ""
 
@@ -179,8 +185,10 @@ class Control:
         """Wait until a person accepts (True) or reverts (False) the candidate; the clock stands still."""
         self.candidate = candidate
         self._decision = None
-        self._wait_while(self._undecided)
-        self.candidate = ""
+        try:
+            self._wait_while(self._undecided)
+        finally:
+            self.candidate = ""
         return self._decided()
 
     def _decided(self) -> bool:
@@ -203,7 +211,7 @@ class Control:
 
     def take_hints(self) -> list[str]:
         """Hints not yet delivered, in order; they count as delivered from now on."""
-        self._poll()
+        self._poll(now=True)
         fresh = [hint for hint in self._hints if not hint.delivered]
         for hint in fresh:
             hint.delivered, hint.round = True, self.round
@@ -227,11 +235,11 @@ class Control:
         """How to find the accepted rounds that go when one is taken back; None for a round not accepted."""
         self._accepted_after = lookup
 
-    def _poll(self) -> None:
-        now = self._clock()
-        if now - self._last_poll < POLL_SECONDS:
+    def _poll(self, *, now: bool = False) -> None:
+        moment = self._clock()
+        if not now and moment - self._last_poll < POLL_SECONDS:
             return
-        self._last_poll = now
+        self._last_poll = moment
         self.heartbeat()
         for command in self._commands.commands():
             if isinstance(command, str):
@@ -253,6 +261,8 @@ class Control:
                     return True, _("Already {state}.").format(state=self._running)
                 self._set_running("pausing")
                 return True, _("Pausing after the current tool.")
+            case c.Continue() | c.Step() if self._running == "stopping":
+                return False, _("Already {state}.").format(state=self._running)
             case c.Continue():
                 self._set_running("running")
                 return True, _("Going on.")
@@ -309,7 +319,8 @@ class Control:
             return False, _(
                 "Later accepted rounds go with it: {later}. Repeat with --yes to confirm."
             ).format(later=later)
-        self.revert = RevertAsked(command.id, command.round)
+        if self.revert is None or command.round < self.revert.round:  # later rounds go with an earlier one
+            self.revert = RevertAsked(command.id, command.round)
         return True, _("Round {round} is taken back before the next round.").format(round=command.round)
 
     def _set_running(

@@ -7,7 +7,7 @@ The rule is that of CONTRACT section 7; docs/verdict.md explains it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, sqrt
 from statistics import mean, median
 from typing import Literal
@@ -46,6 +46,7 @@ class Standing:
     low: float
     high: float
     runs: int
+    """All runs of the round so far, the cold and the confirming ones too."""
 
     @property
     def gain_percent(self) -> float:
@@ -74,6 +75,10 @@ class Outcome:
 Round = Generator[Who, float, Outcome]
 
 
+def _nothing() -> None:
+    pass
+
+
 def _squares(values: Sequence[float]) -> tuple[float, int]:
     centre = mean(values)
     return sum((v - centre) ** 2 for v in values), len(values) - 1
@@ -94,6 +99,7 @@ class Judge:
         self._squares = 0.0
         self._df = 0
         self._recent: list[float] = []
+        self._turned_down: Callable[[], None] = _nothing
         self._runs = 0
         self.standing: Standing | None = None
         """How the current round stands; None before both sides have a warm run."""
@@ -132,24 +138,50 @@ class Judge:
         """Begin with the warm runs (at least two) of a new incumbent."""
         self._renew([list(warm)])
 
+    def turn_down(self) -> None:
+        """The candidate just accepted is not taken over (an audit or a person says no): A stays the incumbent.
+
+        Does nothing when the last round was not accepted.
+        """
+        self._turned_down()
+        self._turned_down = _nothing
+
     def _renew(self, groups: Sequence[list[float]]) -> None:
         sums = [_squares(g) for g in groups if len(g) > 1]
         self._squares = sum(s for s, _ in sums)
         self._df = sum(d for _, d in sums)
         self._recent = list(groups[0])[-5:]
 
-    def _reject(self, a: list[float], b: list[float], kind: Kind, *, out_of_time: bool = False) -> Outcome:
+    def _keep(self, a: list[float], b: list[float]) -> None:
         for group in (a, b):
             if len(group) > 1:
                 squares, df = _squares(group)
                 self._squares += squares
                 self._df += df
         self._recent = (self._recent + a)[-5:]
+
+    def _reject(self, a: list[float], b: list[float], kind: Kind, *, out_of_time: bool = False) -> Outcome:
+        self._keep(a, b)
         return self._end(False, kind, out_of_time=out_of_time)
+
+    def _accept(self, groups: Sequence[list[float]], a: list[float], b: list[float], kind: Kind) -> Outcome:
+        squares, df, recent = self._squares, self._df, self._recent
+
+        def stay() -> None:
+            self._squares, self._df, self._recent = squares, df, recent
+            self._keep(a, b)
+
+        self._renew(groups)
+        self._turned_down = stay
+        return self._end(True, kind)
 
     def _end(self, accepted: bool, kind: Kind, *, out_of_time: bool = False) -> Outcome:
         assert self.standing is not None
+        self.standing = replace(self.standing, runs=self._runs)
         return Outcome(accepted, kind, self.standing, out_of_time)
+
+    def _begin(self) -> None:
+        self._runs, self.standing, self._turned_down = 0, None, _nothing
 
     def _stand(self, a: Sequence[float], b: Sequence[float]) -> None:
         """A rough standing for the cases that end before pairs are compared: the range of the runs."""
@@ -172,7 +204,7 @@ class Judge:
         ``may_go_on`` is asked before each further pair; False ends the round as “cannot be seen” for want of time.
         """
         rule, level, noise = self.rule, self.level, self.noise
-        self._runs, self.standing = 0, None
+        self._begin()
         cold = yield from self._take("B")
         a = [(yield from self._take("A"))]
         self._stand(a, [cold])
@@ -185,8 +217,7 @@ class Judge:
             again = yield from self._take("A")
             if self._clear(max(cold, b[0]), new, min(a[0], again, level), noise):
                 self._stand([*a, again], new)
-                self._renew([new + b])
-                return self._end(True, "clear gain")
+                return self._accept([new + b], [*a, again], b, "clear gain")
         elif min(cold, b[0]) > max(a[0], level) - rule.min_gain / 2:
             return self._reject(a, b, "no gain")
         return (yield from self._pairs(cold, a, b, may_go_on))
@@ -217,8 +248,7 @@ class Judge:
                 new = yield from self._confirm()
                 if mean(a) - median(new) < rule.min_gain / 2:
                     return self._reject(a, b, "not confirmed")
-                self._renew([new, b])
-                return self._end(True, "gain")
+                return self._accept([new, b], a, b, "gain")
             if gain < rule.min_gain / 2:
                 return self._reject(a, b, "no gain")
             if n < rule.max_pairs:
@@ -235,7 +265,7 @@ class Judge:
         wanted near the end needs a rebuild.
         """
         rule, level, noise = self.rule, self.level, self.noise
-        self._runs, self.standing = 0, None
+        self._begin()
         a = list(before)
         cold = yield from self._take("B")
         self._stand(a, [cold])
@@ -248,8 +278,7 @@ class Judge:
             again = yield from self._take("A")
             if self._clear(max(cold, b[0]), new, min(*a, again, level), noise):
                 self._stand([*a, again], new)
-                self._renew([new + b])
-                return self._end(True, "clear gain")
+                return self._accept([new + b], [*a, again], b, "clear gain")
             return self._reject(a, b, "not confirmed")
         if min(cold, b[0]) > max(*a, level) - rule.min_gain / 2:
             return self._reject(a, b, "no gain")

@@ -38,6 +38,8 @@ class EventLog:
     def stream(self, round_number: int, text: str) -> None:
         """Add a piece of the agent's prose."""
         now = self._clock()
+        if round_number != self._text_round:
+            self.flush()
         if not self._text:
             self._text_since, self._text_round = now, round_number
         self._text += text

@@ -17,7 +17,7 @@ def t_survival(t: float, df: int) -> float:
         term *= c * c * (k - 1) / k
         total += term
     inside = s * total if df % 2 == 0 else 2 / pi * (angle + (s * total if df > 1 else 0.0))
-    tail = (1 - inside) / 2
+    tail = max(0.0, (1 - inside) / 2)
     return tail if t >= 0 else 1 - tail
 
 
@@ -36,8 +36,13 @@ def t_quantile(alpha: float, df: int) -> float:
 
 
 def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Mean of paired differences and its two-sided interval: ``(mean, low, high)``; needs two pairs at least."""
+    """Mean of paired differences and its two-sided interval: ``(mean, low, high)``.
+
+    Raises `ValueError` for less than two pairs.
+    """
     n = len(differences)
+    if n < 2:
+        raise ValueError(f"an interval needs two pairs, not {n}")
     centre = mean(differences)
     half = t_quantile((1 - confidence) / 2, n - 1) * stdev(differences) / sqrt(n)
     return centre, centre - half, centre + half

@@ -1,4 +1,4 @@
-"""Times every kernel launch of an unmodified program: builds the recorder of kernel_timer.c, reads its record."""
+"""Times every kernel launch of an unmodified program: builds the recorder from its C sources, reads its record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tachyon_tui.core.launches import Dim3, Instrument, Launch, LaunchKey, RunRe
 if TYPE_CHECKING:
     from tachyon_tui.profilers.base import Finished, TimedCommand
 
-SOURCE = Path(__file__).with_name("kernel_timer.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernel_timer.c", "module_hash.c"))
+"""The recorder, and the hash of device code that it uses; one compiler command builds both."""
 FORMAT = 1
 """Version of the record format that this module reads."""
 BUILD_SECONDS = 60.0
@@ -153,7 +154,7 @@ def _compile(command: Sequence[str], deadline: float) -> tuple[int, str]:
 
 
 def build_recorder(cache_dir: Path | None = None) -> Path:
-    """The recorder as a shared library, built on first use and kept per CUPTI version and source.
+    """The recorder as a shared library, built on first use and kept per CUPTI version and sources.
 
     ``cache_dir`` is `$XDG_CACHE_HOME/tachyon` by default. `TACHYON_RECORDER` names a library to use instead.
     Raises `RecorderUnavailable`.
@@ -168,9 +169,9 @@ def build_recorder(cache_dir: Path | None = None) -> Path:
             )
         return path
     cupti = find_cupti()
-    source = SOURCE.read_bytes()
+    sources = b"".join(source.read_bytes() for source in SOURCES)
     key = hashlib.sha256(
-        source + os.fsencode(cupti.library.resolve()) + platform.machine().encode()
+        sources + os.fsencode(cupti.library.resolve()) + platform.machine().encode()
     ).hexdigest()
     if cache_dir is None:
         home = os.environ.get("XDG_CACHE_HOME")
@@ -208,7 +209,8 @@ def compile_command(compiler: Sequence[str], cupti: Cupti, output: Path, *extra:
     return [
         *compiler, "-std=gnu11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", *extra,
         *(f"-I{folder}" for folder in cupti.includes),
-        "-o", str(output), str(SOURCE), str(cupti.library), f"-Wl,-rpath,{cupti.library.parent}", "-lpthread",
+        "-o", str(output), *map(str, SOURCES),
+        str(cupti.library), f"-Wl,-rpath,{cupti.library.parent}", "-lpthread",
     ]  # fmt: skip
 
 
@@ -271,6 +273,7 @@ class _Reading:
     unreadable_code: bool = False
     dropped: int = 0
     cdp: bool = False
+    late: bool = False
     failures: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -351,6 +354,8 @@ def _read_other(line: bytes, names: dict[bytes, str], reading: _Reading, ended: 
             raise ValueError(line)
     elif line == b"X cdp":
         reading.cdp = True
+    elif line == b"X late":
+        reading.late = True
     elif kind == b"D":
         reading.dropped += int(rest)
     elif kind == b"F":
@@ -376,6 +381,11 @@ def _problem(reading: _Reading, processes: int) -> str:
         ).format(text=reading.failures[0])
     if reading.cdp:
         return _("The program launches kernels from the device, which the kernel timer cannot see.")
+    if reading.late:
+        return _(
+            "The program gave work to the GPU while it was ending (from an exit handler, a static object or another "
+            "thread), too late to be timed; let all GPU work finish before main returns."
+        )
     if reading.dropped:
         return _("{count} records were dropped; launch fewer kernels in one run.").format(
             count=reading.dropped

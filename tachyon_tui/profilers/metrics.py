@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tachyon_tui.core.i18n import _
+from tachyon_tui.core.i18n import _, mark, translate
 from tachyon_tui.core.profile import Metric
 
 SECTOR_BYTES = 32
@@ -273,137 +273,137 @@ _SCHED, _WARP, _SRC, _ROOF = (
 _ELAPSED, _ACTIVE = ".avg.pct_of_peak_sustained_elapsed", ".avg.pct_of_peak_sustained_active"
 _SHARED_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
 _SHARED_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared"
-_NO_DRAM = "this GPU has no DRAM counters"
-_OLD = "needs a newer GPU or a newer ncu"
+_NO_DRAM = mark("this GPU has no DRAM counters")
+_OLD = mark("needs a newer GPU or a newer ncu")
 
 # fmt: off
 CATALOGUE: tuple[Entry, ...] = (
     # Time and clocks
-    Entry("gpu_time", "GPU time", "ns", _SOL, TIME, _time),
-    Entry("cycles", "Cycles elapsed", "cycle", _SOL, ("gpc__cycles_elapsed.max", "sm__cycles_elapsed.max")),
-    Entry("sm_active_cycles", "SM cycles active", "cycle", _SOL, ("sm__cycles_active.avg",)),
-    Entry("sm_clock", "SM clock", "hz", _SOL, SM_CLOCK, _ratio("gpc__cycles_elapsed.max", TIME[0], 1e9)),
-    Entry("dram_clock", "DRAM clock", "hz", _SOL, (DRAM_CLOCK,), missing=_NO_DRAM),
-    Entry("passes", "Passes", "pass", "", ("profiler__replayer_passes",)),
-    Entry("backup_bytes", "Memory saved and restored", "byte", "", (
-        "profiler__replayer_bytes_mem_backed_up.sum",), missing="a single pass saves nothing"),
+    Entry("gpu_time", mark("GPU time"), "ns", _SOL, TIME, _time),
+    Entry("cycles", mark("Cycles elapsed"), "cycle", _SOL, ("gpc__cycles_elapsed.max", "sm__cycles_elapsed.max")),
+    Entry("sm_active_cycles", mark("SM cycles active"), "cycle", _SOL, ("sm__cycles_active.avg",)),
+    Entry("sm_clock", mark("SM clock"), "hz", _SOL, SM_CLOCK, _ratio("gpc__cycles_elapsed.max", TIME[0], 1e9)),
+    Entry("dram_clock", mark("DRAM clock"), "hz", _SOL, (DRAM_CLOCK,), missing=_NO_DRAM),
+    Entry("passes", mark("Passes"), "pass", "", ("profiler__replayer_passes",)),
+    Entry("backup_bytes", mark("Memory saved and restored"), "byte", "", (
+        "profiler__replayer_bytes_mem_backed_up.sum",), missing=mark("a single pass saves nothing")),
     # Speed of light
-    Entry("compute_percent", "Compute throughput", "%", _SOL, ("sm__throughput" + _ELAPSED,)),
-    Entry("memory_percent", "Memory throughput", "%", _SOL, ("gpu__compute_memory_throughput" + _ELAPSED,)),
-    Entry("dram_percent", "DRAM throughput", "%", _SOL, (DRAM_PERCENT, "dram__throughput" + _ELAPSED),
+    Entry("compute_percent", mark("Compute throughput"), "%", _SOL, ("sm__throughput" + _ELAPSED,)),
+    Entry("memory_percent", mark("Memory throughput"), "%", _SOL, ("gpu__compute_memory_throughput" + _ELAPSED,)),
+    Entry("dram_percent", mark("DRAM throughput"), "%", _SOL, (DRAM_PERCENT, "dram__throughput" + _ELAPSED),
           missing=_NO_DRAM),
-    Entry("l1_percent", "L1 throughput", "%", _SOL, ("l1tex__throughput" + _ACTIVE, "l1tex__throughput" + _ELAPSED)),
-    Entry("l2_percent", "L2 throughput", "%", _SOL, ("lts__throughput" + _ELAPSED,)),
+    Entry("l1_percent", mark("L1 throughput"), "%", _SOL, ("l1tex__throughput" + _ACTIVE, "l1tex__throughput" + _ELAPSED)),
+    Entry("l2_percent", mark("L2 throughput"), "%", _SOL, ("lts__throughput" + _ELAPSED,)),
     # Memory
-    Entry("l1_hit_percent", "L1 hit rate", "%", _MWA, ("l1tex__t_sector_hit_rate.pct",)),
-    Entry("l2_hit_percent", "L2 hit rate", "%", _MWA, ("lts__t_sector_hit_rate.pct",)),
-    Entry("dram_read_bytes", "DRAM bytes read", "byte", _TABLES, DRAM_READ, _first(
+    Entry("l1_hit_percent", mark("L1 hit rate"), "%", _MWA, ("l1tex__t_sector_hit_rate.pct",)),
+    Entry("l2_hit_percent", mark("L2 hit rate"), "%", _MWA, ("lts__t_sector_hit_rate.pct",)),
+    Entry("dram_read_bytes", mark("DRAM bytes read"), "byte", _TABLES, DRAM_READ, _first(
         _product("dram__sectors_read.sum", scale=SECTOR_BYTES),
         _product("dram__sectors_op_read.sum", scale=SECTOR_BYTES)), _NO_DRAM),
-    Entry("dram_write_bytes", "DRAM bytes written", "byte", _TABLES, DRAM_WRITE, _first(
+    Entry("dram_write_bytes", mark("DRAM bytes written"), "byte", _TABLES, DRAM_WRITE, _first(
         _product("dram__sectors_write.sum", scale=SECTOR_BYTES),
         _product("dram__sectors_op_write.sum", scale=SECTOR_BYTES)), _NO_DRAM),
-    Entry("dram_bytes", "DRAM bytes", "byte", _TABLES, ("dram__bytes.sum",), _dram_bytes, _NO_DRAM),
-    Entry("dram_bandwidth", "DRAM bandwidth", "byte/s", _MWA, ("dram__bytes.sum.per_second",),
+    Entry("dram_bytes", mark("DRAM bytes"), "byte", _TABLES, ("dram__bytes.sum",), _dram_bytes, _NO_DRAM),
+    Entry("dram_bandwidth", mark("DRAM bandwidth"), "byte/s", _MWA, ("dram__bytes.sum.per_second",),
           _bandwidth, _NO_DRAM),
-    Entry("dram_peak", "DRAM peak bandwidth", "byte/s", "", (), _dram_peak, _NO_DRAM),
-    Entry("l2_bytes", "L2 bytes", "byte", _TABLES, ("lts__t_bytes.sum",),
+    Entry("dram_peak", mark("DRAM peak bandwidth"), "byte/s", "", (), _dram_peak, _NO_DRAM),
+    Entry("l2_bytes", mark("L2 bytes"), "byte", _TABLES, ("lts__t_bytes.sum",),
           _product("lts__t_sectors.sum", scale=SECTOR_BYTES)),
     # Launch
-    Entry("grid_size", "Blocks", "block", _LAUNCH, ("launch__grid_size",)),
-    Entry("block_size", "Threads per block", "thread", _LAUNCH, ("launch__block_size",)),
-    Entry("threads", "Threads", "thread", _LAUNCH, ("launch__thread_count",),
+    Entry("grid_size", mark("Blocks"), "block", _LAUNCH, ("launch__grid_size",)),
+    Entry("block_size", mark("Threads per block"), "thread", _LAUNCH, ("launch__block_size",)),
+    Entry("threads", mark("Threads"), "thread", _LAUNCH, ("launch__thread_count",),
           _product("launch__grid_size", "launch__block_size")),
-    Entry("registers", "Registers per thread", "register/thread", _LAUNCH, ("launch__registers_per_thread",)),
-    Entry("shared_bytes", "Shared memory per block", "byte/block", _LAUNCH, ("launch__shared_mem_per_block",)),
-    Entry("shared_static", "Static shared memory", "byte/block", _LAUNCH, ("launch__shared_mem_per_block_static",)),
-    Entry("shared_dynamic", "Dynamic shared memory", "byte/block", _LAUNCH, (
+    Entry("registers", mark("Registers per thread"), "register/thread", _LAUNCH, ("launch__registers_per_thread",)),
+    Entry("shared_bytes", mark("Shared memory per block"), "byte/block", _LAUNCH, ("launch__shared_mem_per_block",)),
+    Entry("shared_static", mark("Static shared memory"), "byte/block", _LAUNCH, ("launch__shared_mem_per_block_static",)),
+    Entry("shared_dynamic", mark("Dynamic shared memory"), "byte/block", _LAUNCH, (
         "launch__shared_mem_per_block_dynamic",)),
-    Entry("waves", "Waves per SM", "", _LAUNCH, ("launch__waves_per_multiprocessor",)),
-    Entry("sm_count", "SMs", "SM", _LAUNCH, ("launch__sm_count", "device__attribute_multiprocessor_count")),
-    Entry("schedulers", "Schedulers per SM", "", "", ("device__attribute_num_schedulers_per_multiprocessor",)),
-    Entry("cluster_size", "Cluster size", "block", _LAUNCH, ("launch__cluster_size",), missing=_OLD),
-    Entry("barriers", "Barriers per block", "", _LAUNCH, ("launch__barrier_count",), missing=_OLD),
-    Entry("stack_bytes", "Stack per thread", "byte", _LAUNCH, ("launch__stack_size",), missing=_OLD),
+    Entry("waves", mark("Waves per SM"), "", _LAUNCH, ("launch__waves_per_multiprocessor",)),
+    Entry("sm_count", mark("SMs"), "SM", _LAUNCH, ("launch__sm_count", "device__attribute_multiprocessor_count")),
+    Entry("schedulers", mark("Schedulers per SM"), "", "", ("device__attribute_num_schedulers_per_multiprocessor",)),
+    Entry("cluster_size", mark("Cluster size"), "block", _LAUNCH, ("launch__cluster_size",), missing=_OLD),
+    Entry("barriers", mark("Barriers per block"), "", _LAUNCH, ("launch__barrier_count",), missing=_OLD),
+    Entry("stack_bytes", mark("Stack per thread"), "byte", _LAUNCH, ("launch__stack_size",), missing=_OLD),
     # Occupancy
-    Entry("occupancy_percent", "Achieved occupancy", "%", _OCC, ("sm__warps_active" + _ACTIVE,)),
-    Entry("theoretical_percent", "Theoretical occupancy", "%", _OCC, ("sm__maximum_warps_per_active_cycle_pct",)),
-    Entry("limit_registers", "Block limit: registers", "block", _OCC, ("launch__occupancy_limit_registers",)),
-    Entry("limit_shared", "Block limit: shared memory", "block", _OCC, ("launch__occupancy_limit_shared_mem",)),
-    Entry("limit_warps", "Block limit: warps", "block", _OCC, ("launch__occupancy_limit_warps",)),
-    Entry("limit_blocks", "Block limit: blocks", "block", _OCC, ("launch__occupancy_limit_blocks",)),
-    Entry("limit_barriers", "Block limit: barriers", "block", _OCC, ("launch__occupancy_limit_barriers",),
+    Entry("occupancy_percent", mark("Achieved occupancy"), "%", _OCC, ("sm__warps_active" + _ACTIVE,)),
+    Entry("theoretical_percent", mark("Theoretical occupancy"), "%", _OCC, ("sm__maximum_warps_per_active_cycle_pct",)),
+    Entry("limit_registers", mark("Block limit: registers"), "block", _OCC, ("launch__occupancy_limit_registers",)),
+    Entry("limit_shared", mark("Block limit: shared memory"), "block", _OCC, ("launch__occupancy_limit_shared_mem",)),
+    Entry("limit_warps", mark("Block limit: warps"), "block", _OCC, ("launch__occupancy_limit_warps",)),
+    Entry("limit_blocks", mark("Block limit: blocks"), "block", _OCC, ("launch__occupancy_limit_blocks",)),
+    Entry("limit_barriers", mark("Block limit: barriers"), "block", _OCC, ("launch__occupancy_limit_barriers",),
           missing=_OLD),
     # Schedulers, warps, pipes
-    Entry("issue_percent", "Issue slots busy", "%", _SCHED, ("smsp__issue_active" + _ACTIVE,),
+    Entry("issue_percent", mark("Issue slots busy"), "%", _SCHED, ("smsp__issue_active" + _ACTIVE,),
           _product("smsp__issue_active.avg.per_cycle_active", scale=100)),
-    Entry("eligible_warps", "Eligible warps per scheduler", "warp", _SCHED, (
+    Entry("eligible_warps", mark("Eligible warps per scheduler"), "warp", _SCHED, (
         "smsp__warps_eligible.avg.per_cycle_active",)),
-    Entry("active_warps", "Active warps per scheduler", "warp", _SCHED, ("smsp__warps_active.avg.per_cycle_active",)),
-    Entry("cycles_per_issue", "Cycles between issues of a warp", "cycle", _WARP, (
+    Entry("active_warps", mark("Active warps per scheduler"), "warp", _SCHED, ("smsp__warps_active.avg.per_cycle_active",)),
+    Entry("cycles_per_issue", mark("Cycles between issues of a warp"), "cycle", _WARP, (
         "smsp__average_warp_latency_per_inst_issued.ratio",)),
-    Entry("lanes_active", "Active threads per warp", "thread", _WARP, (
+    Entry("lanes_active", mark("Active threads per warp"), "thread", _WARP, (
         "smsp__thread_inst_executed_per_inst_executed.ratio",)),
-    Entry("lanes_predicated", "Threads per warp not predicated off", "thread", _WARP, (
+    Entry("lanes_predicated", mark("Threads per warp not predicated off"), "thread", _WARP, (
         "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio",)),
-    Entry("ipc", "Instructions per cycle", "inst/cycle", _CWA, ("sm__inst_executed.avg.per_cycle_active",)),
-    Entry("instructions", "Warp instructions", "inst", "InstructionStats", (
+    Entry("ipc", mark("Instructions per cycle"), "inst/cycle", _CWA, ("sm__inst_executed.avg.per_cycle_active",)),
+    Entry("instructions", mark("Warp instructions"), "inst", "InstructionStats", (
         "smsp__inst_executed.sum", "inst_executed", "sass__inst_executed_per_opcode")),
-    Entry("fma_percent", "FMA pipe", "%", _CWA, ("sm__pipe_fma_cycles_active" + _ACTIVE,
+    Entry("fma_percent", mark("FMA pipe"), "%", _CWA, ("sm__pipe_fma_cycles_active" + _ACTIVE,
                                                 "sm__inst_executed_pipe_fma" + _ACTIVE)),
-    Entry("alu_percent", "ALU pipe", "%", _CWA, ("sm__pipe_alu_cycles_active" + _ACTIVE,
+    Entry("alu_percent", mark("ALU pipe"), "%", _CWA, ("sm__pipe_alu_cycles_active" + _ACTIVE,
                                                 "sm__inst_executed_pipe_alu" + _ACTIVE)),
-    Entry("lsu_percent", "LSU pipe", "%", _CWA, ("sm__inst_executed_pipe_lsu" + _ACTIVE,)),
-    Entry("fp64_percent", "FP64 pipe", "%", _CWA, ("sm__pipe_fp64_cycles_active" + _ACTIVE,
+    Entry("lsu_percent", mark("LSU pipe"), "%", _CWA, ("sm__inst_executed_pipe_lsu" + _ACTIVE,)),
+    Entry("fp64_percent", mark("FP64 pipe"), "%", _CWA, ("sm__pipe_fp64_cycles_active" + _ACTIVE,
                                                   "sm__inst_executed_pipe_fp64" + _ACTIVE)),
-    Entry("tensor_percent", "Tensor pipe", "%", _CWA, (
+    Entry("tensor_percent", mark("Tensor pipe"), "%", _CWA, (
         "sm__pipe_tensor_cycles_active" + _ACTIVE, "sm__pipe_tc_cycles_active" + _ACTIVE,
         "sm__inst_executed_pipe_tensor_op_hmma" + _ACTIVE)),
-    Entry("tensor_elapsed_percent", "Tensor pipe over the whole time", "%", _SOL, (
+    Entry("tensor_elapsed_percent", mark("Tensor pipe over the whole time"), "%", _SOL, (
         "sm__pipe_tensor_cycles_active" + _ELAPSED, "sm__pipe_tc_cycles_active" + _ELAPSED,
         "sm__inst_executed_pipe_tensor_op_hmma" + _ELAPSED)),
     # Quality of memory accesses
-    Entry("load_sectors", "Sectors per global load", "sector", _TABLES, (
+    Entry("load_sectors", mark("Sectors per global load"), "sector", _TABLES, (
         "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",), _ratio(
         "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"),
         "the kernel made no global loads"),
-    Entry("store_sectors", "Sectors per global store", "sector", _TABLES, (
+    Entry("store_sectors", mark("Sectors per global store"), "sector", _TABLES, (
         "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",), _ratio(
         "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"),
         "the kernel made no global stores"),
-    Entry("load_bytes_used", "Bytes used of a loaded 32-byte sector", "byte/sector", _TABLES, (
+    Entry("load_bytes_used", mark("Bytes used of a loaded 32-byte sector"), "byte/sector", _TABLES, (
         "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio",), _product(
         "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct", scale=SECTOR_BYTES / 100)),
-    Entry("store_bytes_used", "Bytes used of a stored 32-byte sector", "byte/sector", _TABLES, (
+    Entry("store_bytes_used", mark("Bytes used of a stored 32-byte sector"), "byte/sector", _TABLES, (
         "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.ratio",), _product(
         "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct", scale=SECTOR_BYTES / 100)),
-    Entry("uncoalesced_percent", "Excess global sectors", "%", _SRC, (), _ratio(
+    Entry("uncoalesced_percent", mark("Excess global sectors"), "%", _SRC, (), _ratio(
         "derived__memory_l2_theoretical_sectors_global_excessive", "memory_l2_theoretical_sectors_global", 100),
         "the kernel made no global accesses"),
-    Entry("bank_conflicts", "Shared memory bank conflicts", "", _TABLES, (_SHARED_CONFLICTS + ".sum",)),
-    Entry("bank_conflict_percent", "Bank conflicts of shared wavefronts", "%", _TABLES, (), _ratio(
+    Entry("bank_conflicts", mark("Shared memory bank conflicts"), "", _TABLES, (_SHARED_CONFLICTS + ".sum",)),
+    Entry("bank_conflict_percent", mark("Bank conflicts of shared wavefronts"), "%", _TABLES, (), _ratio(
         _SHARED_CONFLICTS + ".sum", _SHARED_WAVEFRONTS + ".sum", 100), "the kernel used no shared memory"),
-    Entry("shared_excess_percent", "Excess shared wavefronts", "%", _SRC, (), _ratio(
+    Entry("shared_excess_percent", mark("Excess shared wavefronts"), "%", _SRC, (), _ratio(
         "derived__memory_l1_wavefronts_shared_excessive", "memory_l1_wavefronts_shared", 100),
         "the kernel used no shared memory"),
-    Entry("local_loads", "Local memory loads", "inst", "InstructionStats", (
+    Entry("local_loads", mark("Local memory loads"), "inst", "InstructionStats", (
         "sass__inst_executed_local_loads", "smsp__inst_executed_op_local_ld.sum",
         "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum")),
-    Entry("local_stores", "Local memory stores", "inst", "InstructionStats", (
+    Entry("local_stores", mark("Local memory stores"), "inst", "InstructionStats", (
         "sass__inst_executed_local_stores", "smsp__inst_executed_op_local_st.sum",
         "l1tex__t_requests_pipe_lsu_mem_local_op_st.sum")),
-    Entry("spills", "Register spill instructions", "inst", _SRC, ("sass__inst_executed_register_spilling",),
+    Entry("spills", mark("Register spill instructions"), "inst", _SRC, ("sass__inst_executed_register_spilling",),
           missing=_OLD),
-    Entry("divergent_branches", "Divergent branches", "", _SRC, ("smsp__branch_targets_threads_divergent",)),
-    Entry("uniform_percent", "Uniform branch targets", "%", _SRC, (
+    Entry("divergent_branches", mark("Divergent branches"), "", _SRC, ("smsp__branch_targets_threads_divergent",)),
+    Entry("uniform_percent", mark("Uniform branch targets"), "%", _SRC, (
         "smsp__sass_average_branch_targets_threads_uniform.pct",)),
     # Arithmetic
-    Entry("fp32_rate", "FP32 rate", "flop/s", _ROOF, (), _flops_per_second("f")),
-    Entry("fp64_rate", "FP64 rate", "flop/s", _ROOF, (), _flops_per_second("d")),
-    Entry("fp32_flops", "FP32 operations", "flop", _ROOF, (), _flops("f")),
-    Entry("fp64_flops", "FP64 operations", "flop", _ROOF, (), _flops("d")),
-    Entry("fp32_peak", "FP32 peak at the measured clock", "flop/s", _ROOF, (), _flop_peak("f")),
-    Entry("fp64_peak", "FP64 peak at the measured clock", "flop/s", _ROOF, (), _flop_peak("d")),
+    Entry("fp32_rate", mark("FP32 rate"), "flop/s", _ROOF, (), _flops_per_second("f")),
+    Entry("fp64_rate", mark("FP64 rate"), "flop/s", _ROOF, (), _flops_per_second("d")),
+    Entry("fp32_flops", mark("FP32 operations"), "flop", _ROOF, (), _flops("f")),
+    Entry("fp64_flops", mark("FP64 operations"), "flop", _ROOF, (), _flops("d")),
+    Entry("fp32_peak", mark("FP32 peak at the measured clock"), "flop/s", _ROOF, (), _flop_peak("f")),
+    Entry("fp64_peak", mark("FP64 peak at the measured clock"), "flop/s", _ROOF, (), _flop_peak("d")),
 )
 # fmt: on
 
@@ -412,12 +412,12 @@ def _why_missing(entry: Entry, valueless: bool, zero: bool) -> str:
     if valueless:
         return _("collected, but ncu gave no value")
     if zero and entry.missing:
-        return _(entry.missing)
+        return translate(entry.missing)
     if not entry.section:
-        return _(entry.missing) if entry.missing else _("not collected in this run")
+        return translate(entry.missing) if entry.missing else _("not collected in this run")
     supply = SETS.get(entry.section, "full")
     text = _("not collected: section {section}, in --ncu-set {set}").format(section=entry.section, set=supply)
-    return f"{text}; {_('or')} {_(entry.missing)}" if entry.missing else text
+    return f"{text}; {_('or')} {translate(entry.missing)}" if entry.missing else text
 
 
 def collect(action: Action) -> dict[str, Metric]:
@@ -426,7 +426,7 @@ def collect(action: Action) -> dict[str, Metric]:
 
 
 def _metric(entry: Entry, action: Action) -> Metric:
-    label = _(entry.label)
+    label = translate(entry.label)
     for name in entry.names:
         value = read_value(action, name)
         if value is not None:

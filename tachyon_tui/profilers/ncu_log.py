@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from tachyon_tui.core.i18n import _
+from tachyon_tui.core.i18n import _, mark, translate
 
 _MARK = re.compile(r"^.*?==(ERROR|WARNING|PROF)== ?(.*)$", re.MULTILINE)
 _NAME = re.compile(r'==PROF== Profiling "(.*?)"')
@@ -47,87 +47,93 @@ class _Rule(NamedTuple):
 
 # Order matters: many failures print "No kernels were profiled" or the program's error code as their last line.
 _RULES = (
-    _Rule("ERR_NVGPUCTRPERM", "permission", "This user may not read the GPU's performance counters.", ""),
+    _Rule(
+        "ERR_NVGPUCTRPERM", "permission", mark("This user may not read the GPU's performance counters."), ""
+    ),
     _Rule(
         "Profiling is not supported on device",
         "unsupported_gpu",
-        "This ncu does not support this GPU.",
-        "Install an Nsight Compute that lists the GPU (ncu --list-chips) and set [ncu] path to it.",
+        mark("This ncu does not support this GPU."),
+        mark("Install an Nsight Compute that lists the GPU (ncu --list-chips) and set [ncu] path to it."),
     ),
     _Rule(
         "Cuda driver is not compatible with Nsight Compute|Failed to load Nsight Compute CUDA modules",
         "driver",
-        "This ncu does not fit the GPU driver.",
-        "Set [ncu] path to an Nsight Compute of the driver's CUDA version, or update the driver.",
+        mark("This ncu does not fit the GPU driver."),
+        mark("Set [ncu] path to an Nsight Compute of the driver's CUDA version, or update the driver."),
     ),
     _Rule(
         "Failed to (open|create|open/create) lock file",
         "busy",
-        "ncu cannot use its lock file: it belongs to another user.",
-        "If no other ncu runs, remove the file that the log names, or set TMPDIR to a folder of your own.",
+        mark("ncu cannot use its lock file: it belongs to another user."),
+        mark(
+            "If no other ncu runs, remove the file that the log names, or set TMPDIR to a folder of your own."
+        ),
     ),
     _Rule(
         "driver resource was unavailable",
         "busy",
-        "Another program holds the GPU's performance counters.",
-        "Stop other profilers (for DCGM: dcgmi profile --pause), then try again.",
+        mark("Another program holds the GPU's performance counters."),
+        mark("Stop other profilers (for DCGM: dcgmi profile --pause), then try again."),
     ),
     _Rule(
         "Failed to initialize the profiler|LibraryNotLoaded",
         "ncu_failed",
-        "ncu cannot be loaded into this program.",
-        "Run outside a gVisor sandbox, and without another CUPTI client in the program; timed runs still work.",
+        mark("ncu cannot be loaded into this program."),
+        mark(
+            "Run outside a gVisor sandbox, and without another CUPTI client in the program; timed runs still work."
+        ),
     ),
     _Rule(
         "unrecogni[sz]ed option|Failed to parse options|[Oo]ption '.*' (is|cannot)"
         "|No metrics to collect found in sections|Failed to find metric",
         "bad_option",
-        "ncu refused its command line.",
-        "Correct --ncu-args, --ncu-metrics or --ncu-set; ncu --help lists what this version knows.",
+        mark("ncu refused its command line."),
+        mark("Correct --ncu-args, --ncu-metrics or --ncu-set; ncu --help lists what this version knows."),
     ),
     _Rule(
         "already exists. Use '-f'",
         "report_exists",
-        "ncu did not overwrite an older report.",
-        "Remove the file that the log names.",
+        mark("ncu did not overwrite an older report."),
+        mark("Remove the file that the log names."),
     ),
     _Rule(
         "does not exist or is not an executable|Missing executable to launch",
         "executable_missing",
-        "ncu did not find the program.",
-        "Check the path of the program, and that it was built.",
+        mark("ncu did not find the program."),
+        mark("Check the path of the program, and that it was built."),
     ),
     _Rule(
         "Unable to write to file|cannot be used as the output log file",
         "ncu_failed",
-        "ncu cannot write its files.",
-        "Check free space and permissions of the session folder.",
+        mark("ncu cannot write its files."),
+        mark("Check free space and permissions of the session folder."),
     ),
 )
 _KERNEL_RULES = (
     _Rule(
         "LaunchFailed|An error was reported by the driver",
         "app_failed",
-        "A kernel of the program failed while it was profiled.",
-        "Run the program under compute-sanitizer: it names file and line.",
+        mark("A kernel of the program failed while it was profiled."),
+        mark("Run the program under compute-sanitizer: it names file and line."),
     ),
     _Rule(
         "Failed to save memory for replay|[Oo]ut of memory",
         "ncu_failed",
-        "ncu ran out of memory while it saved the program's memory between passes.",
-        'Use a smaller problem, --ncu-set basic, or --ncu-args "--replay-mode application".',
+        mark("ncu ran out of memory while it saved the program's memory between passes."),
+        mark('Use a smaller problem, --ncu-set basic, or --ncu-args "--replay-mode application".'),
     ),
     _Rule(
         "Connection error detected|Failed to connect|target process (has crashed|may have exited)",
         "app_failed",
-        "The program ended or crashed while ncu was connected to it.",
-        "Run the program alone; if it ends well, try a smaller --ncu-set.",
+        mark("The program ended or crashed while ncu was connected to it."),
+        mark("Run the program alone; if it ends well, try a smaller --ncu-set."),
     ),
     _Rule(
         "Failed to (prepare kernel|profile)|Unknown Error on device|An error occurred while trying to profile",
         "ncu_failed",
-        "ncu could not profile the kernel.",
-        "Try --ncu-set basic; if that fails too, use an ncu of the CUDA version of the driver.",
+        mark("ncu could not profile the kernel."),
+        mark("Try --ncu-set basic; if that fails too, use an ncu of the CUDA version of the driver."),
     ),
 )
 
@@ -152,8 +158,8 @@ def classify(log: str, exit_code: int, timed_out: bool, report_ok: bool) -> Clas
     details = _details(lines, timed_out)
 
     def found(rule: _Rule) -> Classification:
-        fix = permission_fix() if rule.status == "permission" else _(rule.fix)
-        return Classification(rule.status, _(rule.message), fix, details)
+        fix = permission_fix() if rule.status == "permission" else translate(rule.fix)
+        return Classification(rule.status, translate(rule.message), fix, details)
 
     for rule in _RULES:
         if re.search(rule.pattern, marked):

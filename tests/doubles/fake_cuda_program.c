@@ -11,6 +11,7 @@ void fake_launch(const char *, int, uint64_t, uint64_t);
 void fake_copy(uint8_t, uint64_t);
 void fake_module(const char *, size_t);
 void fake_drop(size_t);
+void fake_driver_call(const char *);
 static void launch(int n) {
     for (int i = 0; i < n; i++) fake_launch(i % 2 ? "_Z1kPf" : "odd name\n\\", 4, 1000 + 100 * (uint64_t)i, 1050 + 100 * (uint64_t)i);
 }
@@ -27,11 +28,18 @@ static void wait_for_flush(void) {
         usleep(10000);
     }
 }
-static void late(void) { launch(1); }
-int main(int argc, char **argv) {
-    const char *mode = argc > 1 ? argv[1] : "";
-    const char *path = getenv("CUDA_INJECTION64_PATH");
+static const char *mode = "";
 #define IS(m) (!strcmp(mode, m))
+static void at_exit(void) {
+    if (IS("late_launch") || IS("exit_launch")) launch(1);
+    if (IS("late_copy")) fake_copy(1, 100);
+    if (IS("late_graph")) fake_driver_call("cuGraphLaunch_ptsz");
+    if (IS("late_free")) fake_driver_call("cuMemFree_v2");
+}
+int main(int argc, char **argv) {
+    if (argc > 1) mode = argv[1];
+    const char *path = getenv("CUDA_INJECTION64_PATH");
+    if (!strncmp(mode, "late_", 5)) atexit(at_exit); /* runs after the recorder's own exit handler */
     if (IS("forkfirst") && fork() == 0) { execl("/proc/self/exe", "p", "plain", (char *)0); _exit(9); }
     if (path) {
         void *lib = dlopen(path, RTLD_NOW);
@@ -57,7 +65,7 @@ int main(int argc, char **argv) {
     }
     if (IS("drop")) fake_drop(5);
     if (IS("closefds")) for (int i = 3; i < 64; i++) close(i);
-    if (IS("late")) atexit(late);
+    if (IS("exit_launch")) atexit(at_exit); /* runs before it */
     if (IS("forkfirst")) wait(NULL);
     puts("out");
     return 3;

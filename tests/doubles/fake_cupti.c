@@ -11,6 +11,7 @@ static CUpti_CallbackFunc callback;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t *buffer;
 static size_t size, used, dropped;
+static int driver_calls; /* are announced */
 
 CUptiResult cuptiSubscribe(CUpti_SubscriberHandle *s, CUpti_CallbackFunc f, void *u) {
     (void)u;
@@ -25,7 +26,8 @@ CUptiResult cuptiEnableCallback(uint32_t e, CUpti_SubscriberHandle s, CUpti_Call
     return CUPTI_SUCCESS;
 }
 CUptiResult cuptiEnableDomain(uint32_t e, CUpti_SubscriberHandle s, CUpti_CallbackDomain d) {
-    (void)e, (void)s, (void)d;
+    (void)s;
+    if (d == CUPTI_CB_DOMAIN_DRIVER_API) driver_calls = (int)e;
     return CUPTI_SUCCESS;
 }
 CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc r, CUpti_BuffersCallbackCompleteFunc c) {
@@ -77,6 +79,16 @@ void fake_module(const char *image, size_t n) {
     d.resourceDescriptor = &m;
     callback(NULL, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_MODULE_LOADED, &d);
 }
+void fake_driver_call(const char *function) {
+    CUpti_CallbackData d;
+    if (!callback || !driver_calls) return;
+    memset(&d, 0, sizeof d);
+    d.functionName = function;
+    d.callbackSite = CUPTI_API_ENTER;
+    callback(NULL, CUPTI_CB_DOMAIN_DRIVER_API, 0, &d);
+    d.callbackSite = CUPTI_API_EXIT;
+    callback(NULL, CUPTI_CB_DOMAIN_DRIVER_API, 0, &d);
+}
 static void *room(size_t n) {
     size_t most;
     if (buffer && used + n > size) deliver();
@@ -88,6 +100,7 @@ static void *room(size_t n) {
 }
 void fake_launch(const char *name, int grid, uint64_t start, uint64_t end) {
     if (!request) return;
+    fake_driver_call("cuLaunchKernel");
     pthread_mutex_lock(&lock);
     CUpti_ActivityKernel8 *k = room(sizeof *k + 64);
     k->kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
@@ -100,6 +113,7 @@ void fake_launch(const char *name, int grid, uint64_t start, uint64_t end) {
 }
 void fake_copy(uint8_t kind, uint64_t bytes) {
     if (!request) return;
+    fake_driver_call("cuMemcpyHtoD_v2");
     pthread_mutex_lock(&lock);
     CUpti_ActivityMemcpy5 *c = room(sizeof *c);
     c->kind = CUPTI_ACTIVITY_KIND_MEMCPY;

@@ -43,7 +43,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -84,6 +84,8 @@ class ModelServer:
             [_checked(answer, base) for answer in one] for one in parsed["rounds"]
         ]
         self.requests: list[Json] = []
+        self.on_request: Callable[[int], None] = lambda _number: None
+        """Called with the number of each request, from 0, before it is answered."""
         """Every request body, in order."""
         self.failures: list[str] = []
         """Every ``expect`` and ``expect_not`` that did not hold."""
@@ -200,6 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         fake = self.server.fake
         number, answer = fake.next_answer(body)
+        fake.on_request(number - 1)
         fake.closing.wait(answer.get("stall", 0))
         if "status" in answer:
             error = {"message": "made up by the fake", **answer.get("error", {})}

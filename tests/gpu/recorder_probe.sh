@@ -33,7 +33,13 @@ static float *p;
 static bool is_file(int fd) { struct stat s; return fstat(fd, &s) == 0 && S_ISREG(s.st_mode); }
 static void adds(int count) { for (int i = 0; i < count; i++) add<<<1024, 256>>>(p, N, 1.0f); }
 static void drain() { cudaError_t e = cudaDeviceSynchronize(); if (e) { printf("error %d\n", e); exit(3); } }
-struct Late { bool on = false; ~Late() { if (on) { adds(1); cudaDeviceSynchronize(); } } } late;
+// After main: a launch, and whether CUDA took it.
+static void last_launch() {
+    adds(1);
+    cudaError_t launched = cudaGetLastError(), synchronised = cudaDeviceSynchronize();
+    printf("last launch: error %d, synchronised: error %d\n", launched, synchronised);
+}
+struct Late { bool on = false; ~Late() { if (on) last_launch(); } } late;
 static volatile int alarms;
 static void on_alarm(int) { alarms++; }
 int main(int argc, char **argv) {
@@ -46,7 +52,9 @@ int main(int argc, char **argv) {
         int s; waitpid(c, &s, 0);
         if (!WIFEXITED(s) || WEXITSTATUS(s)) return 8;
     }
+    if (is("exit_before")) atexit(last_launch);
     if (cudaMalloc(&p, N * sizeof(float))) return 2;
+    if (is("exit_after")) atexit(last_launch);
     if (is("no_kernel")) return 0;
     cudaMemset(p, 0, N * sizeof(float));
     float ms = 0;
@@ -72,6 +80,7 @@ int main(int argc, char **argv) {
     else if (is("kill_later")) { adds(10); drain(); usleep(300000); raise(SIGKILL); }
     else if (is("exit_nosync")) { adds(10); spin<<<1, 1>>>(200000000LL); exit(0); }
     else if (is("late_launch")) { late.on = true; adds(10); drain(); }
+    else if (is("exit_before") || is("exit_after")) { adds(10); drain(); }
     else if (is("fault")) { adds(1); fault<<<1, 1>>>(nullptr); cudaError_t e = cudaDeviceSynchronize(); printf("error %d\n", e); return 6; }
     else if (is("reset")) { adds(10); drain(); cudaDeviceReset(); }
     else if (is("streams")) {
@@ -209,14 +218,12 @@ def compile_all():
         return built
 
 
-def once(argv, recorder=None, flush=""):
+def once(argv, recorder=None):
     """Exit code, stdout without times, in-program ms, wall s, record, raw text, parse s."""
     scratch = Path(tempfile.mkdtemp(dir=work))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("TACHYON_", "CUDA_INJECTION"))}
     if recorder:
         env |= recorder_environment(recorder, scratch)
-    if flush:
-        env["TACHYON_FLUSH"] = flush
     start = time.monotonic()
     try:
         done = subprocess.run(argv, env=env, capture_output=True, timeout=60)
@@ -238,16 +245,16 @@ def once(argv, recorder=None, flush=""):
     return code, plain, float(ms[1]) if ms else None, wall, record, raw, parse
 
 
-HEAD = f"{'program':14}{'flush':7}{'rc':>9} {'same':5}{'plain s':>8}{'rec s':>7} {'K want/got':>14} {'E':>4} {'files':>5}  {'in-program ms':>17}  {'sum / busy ms':>15}  problem"
+HEAD = f"{'program':14}{'rc':>9} {'same':5}{'plain s':>8}{'rec s':>7} {'K want/got':>14} {'E':>4} {'files':>5}  {'in-program ms':>17}  {'sum / busy ms':>15}  problem"
 hashes = {}
 
 
-def row(name, argv, want, recorder, flush="", reps=3):
+def row(name, argv, want, recorder, reps=3):
     if left() < 5:
-        print(f"{name:14}{flush or '-':7} skipped: out of time")
+        print(f"{name:14} skipped: out of time")
         return None
     plain = [once(argv) for _ in range(reps)] if reps else []
-    rec = [once(argv, recorder, flush) for _ in range(max(reps, 1))]
+    rec = [once(argv, recorder) for _ in range(max(reps, 1))]
     last = rec[-1]
     record = last[4]
     marks = sum(sum(line.startswith(b"E ") for line in f.split(b"\n")) for f in last[5])
@@ -259,12 +266,12 @@ def row(name, argv, want, recorder, flush="", reps=3):
     total = sum(x.end - x.start for x in record.launches) / 1e6
     busy = busy_ns((x.start, x.end) for x in record.launches) / 1e6
     print(
-        f"{name:14}{flush or '-':7}{rcs:>9} {str(same):5}{walls[0]:>8}{walls[1]:>7} "
+        f"{name:14}{rcs:>9} {str(same):5}{walls[0]:>8}{walls[1]:>7} "
         f"{want!s:>6}/{','.join(map(str, counts)):>7} {marks:>4} {len(last[5]):>5}  {ms:>17}  {total:7.3f}/{busy:7.3f}  "
         f"{record.problem[:64]}"
     )
     details.append(
-        f"== {name} flush={flush or 'default'} rcs plain={[r[0] for r in plain]} rec={[r[0] for r in rec]}\n"
+        f"== {name} rcs plain={[r[0] for r in plain]} rec={[r[0] for r in rec]}\n"
         f"walls plain={[round(r[3], 3) for r in plain]} rec={[round(r[3], 3) for r in rec]}\n"
         f"parse s={last[6]:.3f} transfers={record.transfers} code={sorted(record.code)} problem={record.problem}\n"
         f"names={Counter(x.key.name for x in record.launches).most_common(8)}\n"
@@ -297,7 +304,8 @@ if built["probe"]:
         ("normal", 11), ("timed", 2020), ("many", 50000), ("syncs", 20000), ("streams", 2), ("graph", 20), ("copies", 1),
         ("forkexec", 22), ("forkonly", 10), ("signals", 2000), ("closefds", 5), ("reset", 10), ("quick_exit", 10),
         ("_exit", 10), ("_exit_later", 10), ("_exit_nosync", 10), ("abort", 10), ("abort_later", 10), ("kill_later", 10),
-        ("exit_nosync", 11), ("late_launch", 11), ("fault", 2), ("no_kernel", 0), ("no_cuda", 0),
+        ("exit_nosync", 11), ("exit_after", 11), ("exit_before", 10), ("late_launch", 10), ("fault", 2), ("no_kernel", 0),
+        ("no_cuda", 0),
     ):  # fmt: skip
         last = row(mode, [probe, mode], want, recorder, reps=3 if mode in ("normal", "timed", "many", "syncs") else 2)
         if mode == "many" and last:
@@ -305,9 +313,10 @@ if built["probe"]:
         if mode == "copies" and last:
             print(" " * 14, [(t.kind, t.count, t.bytes, t.ns) for t in last[4].transfers])
             print(" " * 14, "want HtoD 3 of 3000000, DtoH 1 of 500000, DtoD 1 of 4096, memset 1 of", 4 << 25)
-    for flush in ("sync", "both"):
-        for mode, want in (("many", 50000), ("syncs", 20000), ("timed", 2020), ("_exit", 10), ("abort", 10)):
-            row(mode, [probe, mode], want, recorder, flush, reps=2 if mode in ("many", "syncs", "timed") else 1)
+        if mode in ("exit_after", "exit_before", "late_launch") and last:
+            print(" " * 14, next((line for line in last[1].split("\n") if line.startswith("last launch")), "no last launch"))
+            if mode != "exit_after":
+                print(" " * 14, "want a problem, unless CUDA refused the launch (its error is not 0)")
 for project in ("cu_reduce", "transpose"):
     if built.get(project):
         row(project, [str(work / project / project)], "?", recorder)

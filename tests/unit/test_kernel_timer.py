@@ -111,6 +111,7 @@ def test_one_unreadable_module_leaves_no_code(read: Read) -> None:
         (GOOD + K0, "damaged"),
         (GOOD.replace(b"E 3", b"D 12\nD 1\nE 3"), "13 records were dropped"),
         (GOOD.replace(b"E 3", b"X cdp\nE 3"), "from the device"),
+        (GOOD + b"X late\n", "while it was ending"),
         (HEAD + b"F cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS\n", "MULTIPLE_SUBSCRIBERS"),
         (GOOD.replace(b"recorder 1", b"recorder 2"), "unknown format"),
         (b"\x00\x01\n" + GOOD, "unknown format"),
@@ -320,6 +321,20 @@ def test_it_is_built_once(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [p.name for p in first.parent.iterdir()] == ["recorder.so"]
 
 
+@pytest.mark.parametrize("changed", ["kernel_timer.c", "module_hash.c"])
+def test_a_changed_source_is_built_again(bare: Path, monkeypatch: pytest.MonkeyPatch, changed: str) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(make_toolkit(bare / "cuda", "include", "lib64")))
+    monkeypatch.setenv("CC", fake_compiler(bare, WRITES_OUTPUT))
+    monkeypatch.setenv("FAKE_LOG", str(bare / "log"))
+    monkeypatch.setattr(
+        kernel_timer, "SOURCES", tuple(Path(shutil.copy(s, bare)) for s in kernel_timer.SOURCES)
+    )
+    first = build_recorder()
+    with (bare / changed).open("a") as source:
+        source.write("/* changed */")
+    assert build_recorder() != first
+
+
 def test_a_failed_build_shows_the_compiler(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_HOME", str(make_toolkit(bare / "cuda", "include", "lib64")))
     monkeypatch.setenv("CC", fake_compiler(bare, "echo no such struct >&2; exit 1"))
@@ -459,6 +474,11 @@ def test_the_recorder_builds_with_the_real_cupti(bare: Path) -> None:
         ("forkfirst", 3, 20, 2, ""),
         ("closefds", 3, 10, 1, ""),
         ("quick_exit", 4, 10, 1, ""),
+        ("exit_launch", 3, 11, 1, ""),
+        ("late_launch", 3, 10, 1, "while it was ending"),
+        ("late_copy", 3, 10, 1, "while it was ending"),
+        ("late_graph", 3, 10, 1, "while it was ending"),
+        ("late_free", 3, 10, 1, ""),
         ("drop", 3, 10, 1, "5 records were dropped"),
         ("_exit", 4, 10, 1, "exit handlers"),
         ("kill", -signal.SIGKILL, 10, 1, "exit handlers"),
@@ -508,6 +528,8 @@ def test_a_folder_that_cannot_be_written_leaves_the_program_alone(
 
 # ---- the hash of device code ----
 
+HASH_SOURCE = Path(kernel_timer.__file__).with_name("module_hash.c")
+
 KERNELS = """
 __device__ float table[8] = {1, 2, 3};
 __device__ float other[8] = {1, 2, 3};
@@ -527,7 +549,7 @@ void run(float *p) { inner<<<1, 32>>>(p); outer<<<1, 32>>>(p, 3); }
 @pytest.fixture(scope="module")
 def hasher(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
     binary = tmp_path_factory.mktemp("hasher") / "hash"
-    compile_c("-Wall", "-Wextra", "-Werror", "-DTACHYON_TEST_MAIN", "-o", binary, kernel_timer.SOURCE)
+    compile_c("-Wall", "-Wextra", "-Werror", "-DTACHYON_TEST_MAIN", "-o", binary, HASH_SOURCE)
 
     def hash_of(path: Path) -> str:
         done = subprocess.run([binary, path], capture_output=True, text=True, check=True, timeout=60)
@@ -602,7 +624,7 @@ def test_a_damaged_cubin_breaks_nothing(tmp_path: Path) -> None:
         "-DTACHYON_TEST_MAIN",
         "-o",
         binary,
-        kernel_timer.SOURCE,
+        HASH_SOURCE,
     )
     sections = int.from_bytes(whole[40:48], "little")
     files = []

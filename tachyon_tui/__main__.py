@@ -1,0 +1,5 @@
+"""`python -m tachyon_tui` is `tachyon`."""
+
+from tachyon_tui.cli import main
+
+main()
