@@ -137,7 +137,7 @@ class Result:
 class Lab:
     """One project in one repository."""
 
-    def __init__(self, folder: Path, project: str = "fake_gpu") -> None:
+    def __init__(self, folder: Path, project: str = "fake_gpu", *, real_gpu: bool = False) -> None:
         self.root = folder / "project"
         self.home = folder / "home"
         self.home.mkdir(parents=True)
@@ -148,13 +148,16 @@ class Lab:
             "HOME": str(self.home),
             "XDG_CONFIG_HOME": str(self.home / "config"),
             "XDG_CACHE_HOME": str(self.home / "cache"),
-            "NCU": str(FAKE_NCU),
-            "FAKE_NCU": "ok",
-            "FAKE_NCU_REPORT": "cu_reduce-baseline",
-            "TACHYON_RECORDER": str(FAKE_NCU),
             "OPENAI_API_KEY": KEY,
             "LC_ALL": "C.UTF-8",
         }
+        if not real_gpu:
+            self.env |= {
+                "NCU": str(FAKE_NCU),
+                "FAKE_NCU": "ok",
+                "FAKE_NCU_REPORT": "cu_reduce-baseline",
+                "TACHYON_RECORDER": str(FAKE_NCU),
+            }
         self.config: list[str] = ['build_cmd = "make"']
         self.git("init", "-q", "-b", "main")
         self.git("add", ".")
@@ -246,15 +249,19 @@ class Lab:
     def cli(
         self,
         *args: str,
-        scenario: Sequence[Any] | None = None,
+        scenario: Sequence[Any] | Path | None = None,
         cwd: Path | None = None,
         timeout: float = 100,
         env: Mapping[str, str] | None = None,
+        record: Path | None = None,
+        on_request: Callable[[int], None] = lambda _number: None,
     ) -> Result:
         """Run `tachyon` as its own process; with a scenario it talks to a model server."""
         self.write_config()
         environment = {**os.environ, **self.env, **(env or {})}
-        with ModelServer(list(scenario or []), base=TESTS / "scenarios") as server:
+        played = scenario if isinstance(scenario, Path) else list(scenario or [])
+        with ModelServer(played, base=TESTS / "scenarios", record=record) as server:
+            server.on_request = on_request
             if scenario is not None:
                 environment |= {
                     "TACHYON_PROVIDER": "openai",

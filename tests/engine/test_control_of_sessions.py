@@ -105,9 +105,7 @@ def test_skip_ends_the_round_as_rolled_back(lab: Lab, monkeypatch: Patch) -> Non
 def test_stop_now_restores_and_ends(lab: Lab, monkeypatch: Patch) -> None:
     before = (lab.root / "reduce.cu").read_bytes()
     lab.at(1, c.Stop())
-    result = lab.run(
-        monkeypatch, [[{"calls": [*FASTER, BUILD]}, {"calls": [STATUS]}]], max_iterations=5
-    )
+    result = lab.run(monkeypatch, [[{"calls": [*FASTER, BUILD]}, {"calls": [STATUS]}]], max_iterations=5)
     assert result.states == ["FAILED"]
     assert (lab.root / "reduce.cu").read_bytes() == before
     assert "stopped by the user" in result.finished.reason
