@@ -31,7 +31,8 @@ from tachyon_tui.profilers.kernel_timer import KernelTimer, RecorderUnavailable,
 from tachyon_tui.profilers.ncu import NcuDiagnoser, NcuMissing, function_name
 from tachyon_tui.profilers.ncu import tool as ncu_tool
 from tachyon_tui.profilers.ncu_timer import NcuTimer
-from tachyon_tui.profilers.report import ReportError, read_report
+from tachyon_tui.profilers.reader import read_report_apart
+from tachyon_tui.profilers.report import ReportError
 from tachyon_tui.profilers.roofline import floor
 from tachyon_tui.profilers.stopwatch import Stopwatch
 from tachyon_tui.workspace.builds import CannotKeep
@@ -543,7 +544,7 @@ class Preflight:
             if not path.exists():
                 path = self.request.cwd / settings.report
             try:
-                return site.diagnosis.adopt(read_report(path), path)
+                return site.diagnosis.adopt(read_report_apart(path), path)
             except ReportError as error:
                 raise PreflightFailed("report", error.message, error.fix) from error
         if not site.diagnosis.available:

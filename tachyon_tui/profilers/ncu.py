@@ -19,7 +19,8 @@ from tachyon_tui.core.profile import KernelProfile, Report
 from tachyon_tui.core.settings import NcuSettings
 from tachyon_tui.profilers.base import ChildEnd, DiagnosisOutcome, Progress, RunChild, Wanted
 from tachyon_tui.profilers.ncu_log import Classification, available_kernels, classify, ncu_text, passes
-from tachyon_tui.profilers.report import ReportError, install_dir, read_report, version_tuple
+from tachyon_tui.profilers.reader import read_report_apart
+from tachyon_tui.profilers.report import ReportError, install_dir, version_tuple
 
 __all__ = [
     "NcuDiagnoser",
@@ -371,7 +372,7 @@ def _outcome(ncu: Tool, launch: Wanted, file: Path, text: str, end: ChildEnd) ->
     report: Report | None = None
     problem: ReportError | None = None
     try:
-        report = read_report(file, ncu.install, ncu.version)
+        report = read_report_apart(file, ncu.install, ncu.version)
     except ReportError as error:
         problem = error
     kernel = next((one for one in report.kernels if _is(one, launch)), None) if report else None

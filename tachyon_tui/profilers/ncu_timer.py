@@ -7,12 +7,14 @@ from pathlib import Path
 
 from tachyon_tui.core.i18n import _
 from tachyon_tui.core.launches import Instrument, Launch, LaunchKey, RunRecord
+from tachyon_tui.core.profile import KernelProfile
 from tachyon_tui.core.settings import NcuSettings
 from tachyon_tui.profilers.base import Finished, TimedCommand
-from tachyon_tui.profilers.metrics import TIME, Action, read_number
+from tachyon_tui.profilers.metrics import TIME
 from tachyon_tui.profilers.ncu import ENVIRONMENT, command, tool
 from tachyon_tui.profilers.ncu_log import classify, ncu_text
-from tachyon_tui.profilers.report import DEMANGLED, MANGLED, ReportError, grid_and_block, load_actions
+from tachyon_tui.profilers.reader import read_report_apart
+from tachyon_tui.profilers.report import ReportError
 
 LIMIT = 200
 """Launches timed in one run; profiling each costs milliseconds and memory."""
@@ -59,15 +61,16 @@ class NcuTimer:
         """The record of the run; what is wrong with it is in ``problem``."""
         text = ncu_text(scratch / LOG_NAME, _tail(finished.stdout))
         try:
-            actions, _version = load_actions(scratch / REPORT_NAME)
+            ncu = tool(self._settings)
+            report = read_report_apart(scratch / REPORT_NAME, ncu.install, ncu.version)
         except ReportError as error:
             verdict = classify(text, finished.exit_code, timed_out=False, report_ok=False)
             problem = str(error) if verdict.status == "report_bad" else f"{verdict.message} {verdict.fix}"
             return RunRecord(instrument="ncu", problem=problem)
         launches: list[Launch] = []
         clock = 0
-        for action in actions:
-            launches.append(_launch(action, clock))
+        for profile in report.kernels:
+            launches.append(_launch(profile, clock))
             clock = launches[-1].end
         verdict = classify(text, finished.exit_code, timed_out=False, report_ok=True)
         problem = "" if verdict.status in {"ok", "partial"} else f"{verdict.message} {verdict.fix}"
@@ -83,12 +86,10 @@ class NcuTimer:
         )
 
 
-def _launch(action: Action, start: int) -> Launch:
-    grid, block = grid_and_block(action)
-    key = LaunchKey(action.name(DEMANGLED) or "", grid, block)
-    ns = round(read_number(action, TIME[0]) or 0)
-    device, stream = (int(read_number(action, f"launch__{what}_id") or 0) for what in ("device", "stream"))
-    return Launch(key, action.name(MANGLED) or "", start, start + ns, device, stream)
+def _launch(profile: KernelProfile, start: int) -> Launch:
+    ns = round((profile.gpu_time_ms or 0) * 1e6)
+    key = LaunchKey(profile.name, profile.grid, profile.block)
+    return Launch(key, profile.mangled, start, start + ns)
 
 
 def _tail(file: Path) -> str:

@@ -17,6 +17,7 @@ from tachyon_tui.workspace.files import (
     Signature,
     copy_file,
     digest,
+    is_binary,
     removed,
     scan_files,
     signature,
@@ -74,6 +75,8 @@ class BuildStore:
     def __init__(self, root: Path, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
         self.root = root.resolve()
         self.artefacts: set[str] = set()
+        self._compiles = False
+        """Whether builds write binaries, as far as is known."""
         self._folder = folder
         self._max_bytes = max_bytes
         self._contents: dict[str, tuple[Signature, str]] = {}
@@ -96,9 +99,19 @@ class BuildStore:
         new = made - self.artefacts
         lost = frozenset(path for path in new if path in before)
         self.artefacts |= made
+        self._compiles = self._compiles or any(is_binary(self.root / path) for path in made)
         if lost:
             self._incomplete |= self._kept.keys()
         return Learned(frozenset(new), lost)
+
+    def is_fresh(self, before: Scan, after: Scan, sources: Collection[str] = ()) -> bool:
+        """Whether a build after an edit made anything anew; False means “did not rebuild”.
+
+        Where builds are known to write binaries it must have written one: CMake rewrites files of its own in a build
+        that has nothing to do. Else any file but the ``sources`` counts.
+        """
+        made = written(before, after) - set(sources)
+        return any(is_binary(self.root / path) for path in made) if self._compiles else bool(made)
 
     def add(self, paths: Iterable[str]) -> None:
         """Count these files among the artefacts, such as the program itself when no build was needed."""

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tachyon_tui.core.i18n import _
+
 
 class CannotTell(Exception):
     """The text cannot be read for certain; the message says why."""
@@ -51,7 +53,7 @@ CLOSERS = frozenset(OPENERS.values())
 def tokenise(text: str) -> list[Token]:
     """The tokens of a file, with balanced brackets. Raises `CannotTell`."""
     if _TRIGRAPH.search(text):
-        raise CannotTell("trigraphs")
+        raise CannotTell(_("it holds trigraphs"))
     tokens: list[Token] = []
     at, line, fresh = 0, 1, True
     while at < len(text):
@@ -73,13 +75,13 @@ def tokenise(text: str) -> list[Token]:
         elif kind == "splice":
             around = text[found.start() - 1 : found.start()] + text[at : at + 1]
             if not any(char.isspace() for char in around):
-                raise CannotTell(f"a token is continued on the next line (line {line})")
+                raise CannotTell(_("a token is continued on the next line (line {line})").format(line=line))
         elif kind == "id" and _RAW_PREFIX.fullmatch(piece) and text.startswith('"', at):
-            raise CannotTell(f"a raw string without an end (line {line})")
+            raise CannotTell(_("a raw string without an end (line {line})").format(line=line))
         elif kind == "digraph" or (kind == "punct" and piece in "\"'\\`@"):
-            raise CannotTell(f"{piece} (line {line})")
+            raise CannotTell(_("{token} (line {line})").format(token=piece, line=line))
         elif kind == "punct" and piece == "/" and text.startswith("*", at):
-            raise CannotTell(f"a comment without an end (line {line})")
+            raise CannotTell(_("a comment without an end (line {line})").format(line=line))
         elif kind not in ("space", "comment"):
             tokens.append(Token(kind, piece, line))
             fresh = False
@@ -127,9 +129,11 @@ def check_balance(tokens: Sequence[Token]) -> None:
         if token.text in OPENERS:
             stack.append(token)
         elif token.text in CLOSERS and (not stack or OPENERS[stack.pop().text] != token.text):
-            raise CannotTell(f"unbalanced {token.text} (line {token.line})")
+            raise CannotTell(_("unbalanced {token} (line {line})").format(token=token.text, line=token.line))
     if stack:
-        raise CannotTell(f"unbalanced {stack[-1].text} (line {stack[-1].line})")
+        raise CannotTell(
+            _("unbalanced {token} (line {line})").format(token=stack[-1].text, line=stack[-1].line)
+        )
 
 
 def closing(tokens: Sequence[Token], at: int) -> int:
@@ -140,4 +144,6 @@ def closing(tokens: Sequence[Token], at: int) -> int:
             depth += (tokens[i].text in OPENERS) - (tokens[i].text in CLOSERS)
             if depth == 0:
                 return i
-    raise CannotTell(f"unbalanced {tokens[at].text} (line {tokens[at].line})")
+    raise CannotTell(
+        _("unbalanced {token} (line {line})").format(token=tokens[at].text, line=tokens[at].line)
+    )

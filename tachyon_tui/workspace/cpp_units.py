@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tachyon_tui.core.i18n import _
 from tachyon_tui.workspace.cpp_lexer import (
     CannotTell,
     Token,
@@ -21,9 +22,21 @@ GPU_MARKS = frozenset({"__global__", "__device__", "__constant__", "__managed__"
 _CLASS_KEYS = frozenset({"struct", "class", "union", "enum"})
 _HEADERS = frozenset({"for", "while", "if", "switch", "catch"})
 _ATTRIBUTES = frozenset({"__align__", "alignas", "__launch_bounds__", "__cluster_dims__", "__maxnreg__"})
+GPU_HEADERS = frozenset(
+    {
+        "cooperative_groups.h", "cuda.h", "cuda_awbarrier.h", "cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h",
+        "cuda_pipeline.h", "cuda_pipeline_primitives.h", "cuda_runtime.h", "cuda_runtime_api.h",
+        "device_functions.h", "device_launch_parameters.h", "math_constants.h", "mma.h", "sm_30_intrinsics.h",
+        "vector_functions.h", "vector_types.h", "cstdint", "stdint.h",
+    }
+)  # fmt: skip
+"""Headers of the toolkit that define nothing for the host to run; no new file may bear one of their names."""
+GPU_HEADER_FOLDERS = frozenset({"cub", "cuda", "cooperative_groups"})
+"""Folders of such headers; no new file may stand in a folder of that name."""
 _GPU_INCLUDE = re.compile(
-    r'include ?[<"](?:(?:cuda|sm|device|vector)_\w+\.hp{0,2}|cooperative_groups(?:/[\w/]+)?(?:\.h)?|mma\.h|'
-    r'math_constants\.h|cub/[\w/]+\.cuh|cuda/[\w/]+|cstdint|stdint\.h)[>"]'
+    rf"include ?(?:<(?:{'|'.join(map(re.escape, sorted(GPU_HEADERS)))}"
+    rf"|(?:{'|'.join(sorted(GPU_HEADER_FOLDERS))})/[\w/]+(?:\.h|\.cuh)?)>"
+    rf'|"(?:{"|".join(map(re.escape, sorted(GPU_HEADERS)))})")'
 )
 _MACRO_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _REACHING = frozenset({"define", "undef", "include", "include_next", "import", "line", "embed"})
@@ -239,9 +252,11 @@ class _Reader:
             if word in _REACHING:
                 units.append(self._directive([token], True))
             if depth < 0:
-                raise CannotTell(f"#{word} without its beginning (line {token.line})")
+                raise CannotTell(
+                    _("#{word} without its beginning (line {line})").format(word=word, line=token.line)
+                )
         if depth:
-            raise CannotTell(f"a conditional without its end (line {directives[0].line})")
+            raise CannotTell(_("a conditional without its end (line {line})").format(line=directives[0].line))
         return units
 
     def _directive(self, tokens: Sequence[Token], after_includes: bool) -> Unit:
@@ -297,7 +312,7 @@ def _declaration(tokens: Sequence[Token], start: int) -> tuple[int, int]:
         elif token.kind == "punct" and token.text == "}":
             break
         at += 1
-    raise CannotTell(f"a declaration without an end (line {tokens[start].line})")
+    raise CannotTell(_("a declaration without an end (line {line})").format(line=tokens[start].line))
 
 
 def _is_class(rest: Sequence[Token]) -> bool:

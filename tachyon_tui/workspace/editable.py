@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from tachyon_tui.core.i18n import _
 from tachyon_tui.workspace.cpp_lexer import CannotTell, tokenise
+from tachyon_tui.workspace.cpp_units import GPU_HEADER_FOLDERS, GPU_HEADERS
 from tachyon_tui.workspace.edits import MAX_FILE_BYTES
 from tachyon_tui.workspace.host_code import device_names
 from tachyon_tui.workspace.problems import Problem
@@ -197,6 +198,11 @@ class EditableSet:
             return _("it is outside the editable folders")
         if path.suffix.lower() not in NEW_SUFFIXES:
             return _("its name must end with {suffixes}").format(suffixes=", ".join(sorted(NEW_SUFFIXES)))
+        if (
+            any(_folded(part) in GPU_HEADER_FOLDERS for part in path.parts[:-1])
+            and not (self.root / folder).exists()
+        ):
+            return _("the toolkit has a folder of that name")
         if _BUILD_FILE.fullmatch(path.name):
             return _("the name belongs to a build or to Python's start")
         if _has_link(self.root, folder):
@@ -359,12 +365,11 @@ def _system_headers() -> frozenset[str]:
 
 
 # For a machine whose compiler keeps them elsewhere.
-_STANDARD_HEADERS = frozenset(
+_STANDARD_HEADERS = GPU_HEADERS | frozenset(
     f"{name}.h"
     for name in re.findall(
         r"\w+",
         """assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg
-        stdatomic stdbool stddef stdint stdio stdlib string tgmath threads time uchar wchar wctype unistd cuda
-        cuda_runtime cuda_fp16 cuda_bf16 vector_types mma""",
+        stdatomic stdbool stddef stdio stdlib string tgmath threads time uchar unistd wchar wctype""",
     )
 )

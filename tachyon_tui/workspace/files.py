@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -73,15 +73,13 @@ def removed(before: Scan, after: Scan) -> frozenset[str]:
     return frozenset(before.keys() - after.keys())
 
 
-def build_is_fresh(
-    before: Scan, after: Scan, *, sources: Collection[str] = (), noise: Collection[str] = ()
-) -> bool:
-    """Whether a build after an edit wrote anything but ``sources`` and ``noise``.
-
-    ``noise`` is what a build writes that has nothing to do (a log, a stamp). False means “did not rebuild”: the
-    program on disk is that of another source.
-    """
-    return bool(written(before, after) - set(sources) - set(noise))
+def is_binary(path: Path) -> bool:
+    """Whether the file is an object file, a shared library, a program or a cubin (all of them ELF)."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
 
 
 def digest(path: Path) -> str:

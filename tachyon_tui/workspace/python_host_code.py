@@ -65,7 +65,12 @@ def _host(text: str) -> list[_Item]:
         module = ast.parse(text)
     except (SyntaxError, ValueError) as error:
         raise CannotTell(str(error)) from error
-    items = list(_items(module.body))
+    kernels = {
+        node.name for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and is_triton_kernel(node)
+    }
+    imports = (node for node in ast.walk(module) if isinstance(node, ast.ImportFrom))
+    kernels |= {alias.asname or alias.name for node in imports for alias in node.names}
+    items = list(_items(module.body, frozenset(kernels)))
     while True:
         read = frozenset().union(*(item.reads for item in items if not item.names and item.text != LAUNCH))
         settled = [item._replace(names=frozenset()) if item.names & read else item for item in items]
@@ -80,21 +85,21 @@ def _host(text: str) -> list[_Item]:
     return result
 
 
-def _items(body: Sequence[ast.stmt]) -> Iterator[_Item]:
+def _items(body: Sequence[ast.stmt], kernels: frozenset[str]) -> Iterator[_Item]:
     for node in body:
         if (is_triton_kernel(node) and _harmless_kernel(node)) or _is_docstring(node):
             continue
-        if _is_launch(node):
+        if _is_launch(node, kernels):
             yield _Item(LAUNCH, node.lineno, frozenset(), frozenset())
         elif isinstance(node, ast.Assign) and _pure(node.value) and _plain_names(node):
             yield _Item(ast.dump(node), node.lineno, _plain_names(node), _reads(node.value))
         elif isinstance(node, _UNITS):
-            yield from _compound(node)
+            yield from _compound(node, kernels)
         else:
             yield _Item(ast.dump(node), node.lineno, frozenset(), _reads(node))
 
 
-def _compound(node: ast.stmt) -> Iterator[_Item]:
+def _compound(node: ast.stmt, kernels: frozenset[str]) -> Iterator[_Item]:
     """The head as one item, then what each of its blocks holds, with an end mark."""
     blocks = [name for name in ("body", "orelse", "finalbody") if getattr(node, name, None)]
     head = {name: value for name, value in ast.iter_fields(node) if name not in (*blocks, "type_comment")}
@@ -103,7 +108,7 @@ def _compound(node: ast.stmt) -> Iterator[_Item]:
     text = type(node).__name__ + " ".join(ast.dump(p) if isinstance(p, ast.AST) else repr(p) for p in parts)
     yield _Item(text, node.lineno, frozenset(), reads)
     for name in blocks:
-        yield from _items(getattr(node, name))
+        yield from _items(getattr(node, name), kernels)
         yield _Item(f"end {name}", node.lineno, frozenset(), frozenset())
 
 
@@ -126,12 +131,14 @@ def _dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else "?"
 
 
-def _is_launch(node: ast.stmt) -> bool:
+def _is_launch(node: ast.stmt, kernels: frozenset[str]) -> bool:
     if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
         return False
     call = node.value
     subscript = call.func
     if not (isinstance(subscript, ast.Subscript) and isinstance(subscript.value, ast.Name)):
+        return False
+    if subscript.value.id not in kernels:
         return False
     return all(map(_pure, [subscript.slice, *call.args, *(word.value for word in call.keywords)]))
 

@@ -87,7 +87,7 @@ class SourceTree:
 
     def adopt(self) -> None:
         """Take what is on disk now as known, whoever wrote it."""
-        found = {path: _read(self.root / path) for path in self.editable.files}
+        found = {path: _read(self.root / path) for path in self.editable.files | self.editable.created}
         self._known = {path: state for path, state in found.items() if state is not None}
 
     def foreign_changes(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tachyon_tui.workspace.builds import BuildStore, CannotKeep
-from tachyon_tui.workspace.files import build_is_fresh, scan_files, written
+from tachyon_tui.workspace.files import scan_files, written
 from tachyon_tui.workspace.tamper import Tamper
 
 MAKEFILE = """\
@@ -54,7 +54,7 @@ def build(store: BuildStore) -> bool:
     subprocess.run(["make", "-s"], cwd=store.root, check=True, capture_output=True)
     after = store.scan()
     store.learn(before, after, SOURCES)
-    return build_is_fresh(before, after, sources=SOURCES)
+    return store.is_fresh(before, after, SOURCES)
 
 
 def edit(root: Path, name: str, text: str) -> None:
@@ -131,10 +131,20 @@ def test_a_build_that_did_nothing_is_not_fresh(root: Path, store: BuildStore) ->
     assert not build(store)
     before = store.scan()
     (root / "one.c").write_text("int one(void) { return 4; }\n")
-    (root / "build.log").write_text("nothing to do")
+    (root / "build/progress.txt").write_text("written by every build")
+    assert not store.is_fresh(before, store.scan(), SOURCES)
+    subprocess.run(["touch", "prog"], cwd=root, check=True)
+    assert store.is_fresh(before, store.scan(), SOURCES)
+
+
+def test_where_nothing_is_compiled_any_new_file_counts(root: Path, store: BuildStore) -> None:
+    before = store.scan()
+    assert not store.is_fresh(before, store.scan(), SOURCES)
+    (root / "kernel.ptx").write_text(".version 8.0")
     after = store.scan()
-    assert not build_is_fresh(before, after, sources=SOURCES, noise=["build.log"])
-    assert build_is_fresh(before, after, sources=SOURCES)
+    store.learn(before, after, SOURCES)
+    assert store.is_fresh(before, after, SOURCES)
+    assert not store.is_fresh(before, after, [*SOURCES, "kernel.ptx"])
 
 
 def test_sources_are_no_artefacts_unless_the_caller_says_so(root: Path, store: BuildStore) -> None:

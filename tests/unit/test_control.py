@@ -395,6 +395,13 @@ def test_the_first_of_two_decisions_holds(desk: Desk) -> None:
     assert desk.answers() == [("revert", True), ("accept", False)]
 
 
+def test_each_candidate_is_decided_anew(desk: Desk) -> None:
+    desk.type_at(1, c.Accept())
+    assert desk.control.wait_for_review("r4") is True
+    desk.type_at(1, c.Revert())
+    assert desk.control.wait_for_review("r5") is False
+
+
 def test_skip_ends_a_review_and_no_later_accept_is_promised(desk: Desk) -> None:
     desk.control.begin_round(4)
     desk.type_at(5, c.Skip())
@@ -491,7 +498,7 @@ def test_hints_outlive_rounds(desk: Desk) -> None:
     assert desk.control.take_hints() == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["steer", "take", "answer", "begin", "end"]), max_size=25))
 def test_no_hint_is_ever_lost(tmp_path_factory: pytest.TempPathFactory, acts: list[str]) -> None:
     """Every hint is delivered, in order, again and again until it is answered, and then never again."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import session
 
@@ -90,6 +90,7 @@ def test_of_a_kernel_launched_inside_and_outside_the_set_only_the_charged_launch
     assert choose_launches(record, scope) == (Wanted("_Zreduce", 0), Wanted("_Zfill", 1))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 1000)), max_size=40),
     st.sets(st.sampled_from("abcdefgh")),

@@ -220,6 +220,8 @@ def test_a_file_that_leads_elsewhere_is_out_before_and_after_the_start(
         ("conftest.py", [], "belongs to"),
         ("src/kernels/.hidden.cuh", [], "belongs to"),
         ("../fast.cuh", [], "upwards"),
+        ("src/kernels/cub/evil.cuh", ["src"], "toolkit has a folder"),
+        ("src/kernels/cuda_pipeline.h", [], "header of that name"),
     ],
 )
 def test_where_new_files_may_stand(tmp_path: Path, path: str, allowed: list[str], why: str) -> None:

@@ -263,6 +263,7 @@ def test_somebody_elses_change_is_never_overwritten(tree: SourceTree) -> None:
     assert "int y" in (tree.root / "src/other.cu").read_text()
     tree.adopt()
     assert tree.read("src/k.cu") == "by a person\n"
+    assert tree.read("src/new.cuh") == "// by a person\n"
 
 
 def test_a_file_put_where_we_removed_one_is_a_foreign_change(tree: SourceTree) -> None:

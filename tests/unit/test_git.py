@@ -132,7 +132,14 @@ def test_new_and_removed_files_are_committed(repo: Repository) -> None:
 def test_hooks_monitors_and_signing_do_not_run(repo: Repository) -> None:
     hooks = repo.root / ".git/hooks"
     hooks.mkdir(exist_ok=True)
-    names = ["pre-commit", "commit-msg", "post-commit", "reference-transaction", "post-index-change", "post-checkout"]
+    names = [
+        "pre-commit",
+        "commit-msg",
+        "post-commit",
+        "reference-transaction",
+        "post-index-change",
+        "post-checkout",
+    ]
     for name in names:
         (hooks / name).write_text(f"#!/bin/sh\ntouch {repo.root.parent}/ran-{name}\nexit 1\n")
         (hooks / name).chmod(0o755)

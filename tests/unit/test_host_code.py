@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,8 @@ HOST = {
     "macro of the mark": ("constexpr int BLOCK_X", "#define __device__\nconstexpr int BLOCK_X"),
     "comment mark in a macro": ("int main(", '#define TEXT "/*"\nstatic int hack = 1;\n// */\nint main('),
     "other header": ("#include <vector>", '#include <vector>\n#include "helper.h"'),
+    "header with a toolkit's prefix": ("#include <vector>", "#include <cuda_helper.h>\n#include <vector>"),
+    "local header in a toolkit's folder": ("#include <vector>", '#include "cub/x.cuh"\n#include <vector>'),
     "header removed": ("#include <vector>\n", ""),
     "pragma": ("int main(", "#pragma omp parallel\nint main("),
     "conditional around main": ("int main(", "#if 0\n#endif\nint main("),
@@ -267,6 +270,26 @@ def test_real_files_are_read(path: Path) -> None:
     assert holds_main(text) == (path.name in ("main.cu", "transpose.cu", "faults.cu"))
 
 
+def test_every_token_of_main_counts_but_those_of_launches_and_their_configuration() -> None:
+    lines = TRANSPOSE.splitlines(keepends=True)
+    main = next(i for i, line in enumerate(lines) if line.startswith("int main("))
+    seen, missed = 0, set()
+    for number, line in enumerate(lines[main:], main):
+        for token in tokenise_line(line):
+            without = "".join([*lines[:number], line.replace(token, " ", 1), *lines[number + 1 :]])
+            if touches_host(TRANSPOSE, without):
+                seen += 1
+            else:
+                missed.add(number)
+    assert seen > 100
+    assert all("<<<" in lines[number] or "const dim3 block" in lines[number] for number in missed)
+
+
+def tokenise_line(line: str) -> list[str]:
+    """Words and strings of one line, which may be unbalanced."""
+    return [found[0] for found in re.finditer(r'"[^"]*"|\w+', line)]
+
+
 def test_main_in_a_comment_or_string_is_no_main() -> None:
     assert not holds_main('// int main()\nconst char* s = "main()";\n')
     assert holds_main("int main(")
@@ -321,6 +344,7 @@ if __name__ == "__main__":
         ("add_kernel[grid]", "if n > 5: add_kernel[grid]", False),
         ("add_kernel[grid](x, y, out, n, BLOCK=BLOCK)", "pass", False),
         ("BLOCK=BLOCK)", "BLOCK=exit(0))", False),
+        ("    return out", "    handlers[0](x)\n    return out", False),
         ("BLOCK=BLOCK)", "BLOCK=(n := 5))", False),
         ("@triton.jit\n", "@exit\n@triton.jit\n", False),
         ("BLOCK = 1024\n", "BLOCK = exit(0)\n", False),

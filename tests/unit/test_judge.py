@@ -9,7 +9,7 @@ from math import exp, fsum, log, sqrt
 from statistics import median
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachyon_tui.engine.judge import NOISE_FLOOR, Judge, Outcome, Round, Rule, Standing
@@ -482,6 +482,12 @@ def test_unpaired_compares_with_the_fastest_run_of_the_incumbent() -> None:
     assert play(calibrated().round_unpaired(before), by_side(0, -0.5))[1].kind == "cannot be seen"
 
 
+@pytest.mark.parametrize(("b", "kind"), [(0.016, "no gain"), (0.014, "cannot be seen")])
+def test_unpaired_no_gain_is_against_the_slowest_run_of_the_incumbent(b: float, kind: str) -> None:
+    before = [LEVEL, LEVEL + 0.02, LEVEL]
+    assert play(calibrated().round_unpaired(before), by_side(0, b))[1].kind == kind
+
+
 def test_unpaired_and_turned_down() -> None:
     judge = calibrated()
     assert play(judge.round_unpaired([LEVEL] * 3), by_side(0, -0.5))[1].accepted
@@ -492,6 +498,7 @@ def test_unpaired_and_turned_down() -> None:
 # -- invariants and figures ---------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-0.6, 0.6), min_size=30, max_size=30), st.sampled_from([3e-4, 0.002, 0.02, 0.1]))
 def test_a_round_always_ends_within_its_runs(series: list[float], spread: float) -> None:
     """1 cold run, 9 of each side, 3 that confirm; 4 more only after a clear gain that was not confirmed."""
@@ -502,6 +509,7 @@ def test_a_round_always_ends_within_its_runs(series: list[float], spread: float)
     assert outcome.standing.low <= outcome.standing.high
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-0.03, 0.03), min_size=22, max_size=22))
 def test_pairs_alternate(series: list[float]) -> None:
     """No side ever runs three times in a row before the confirming runs."""
@@ -512,6 +520,7 @@ def test_pairs_alternate(series: list[float]) -> None:
     assert all(one != other for one, other in pairwise(pairs))
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-0.1, 0.1), min_size=26, max_size=26), st.floats(-5, 5))
 def test_only_ratios_of_times_matter(series: list[float], shift: float) -> None:
     """Rounded to 1e-6, so that no decision hangs on the last bit."""

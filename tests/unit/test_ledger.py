@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachyon_tui.engine.ledger import Account, Ledger
@@ -82,6 +82,7 @@ def test_a_block_that_raises_is_closed(clock: FakeClock) -> None:
 Step = tuple[Account | None, int]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([*ACCOUNTS, None]), st.integers(0, 9)), max_size=20))
 def test_all_accounts_together_are_the_session(steps: list[Step]) -> None:
     """An account opens a block, None closes one."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import session
 
@@ -114,6 +114,7 @@ def test_progress_shows_the_end_of_a_long_line(desk: Desk) -> None:
     assert len(text) == 200
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.text(alphabet="abc\n", max_size=3), st.floats(0, 0.3), st.booleans()), max_size=30)
 )

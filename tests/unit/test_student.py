@@ -8,7 +8,7 @@ from math import acos, cos, exp, lgamma, log1p, pi, sqrt, tan
 from statistics import NormalDist
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachyon_tui.engine.student import paired_interval, t_quantile, t_survival
@@ -79,22 +79,26 @@ def test_the_normal_limit() -> None:
     assert t_quantile(2e-4, df) == pytest.approx(z + (z**3 + z) / (4 * df), abs=1e-4)
 
 
+@settings(deadline=None)
 @given(st.floats(-200, 200), st.integers(1, 60))
 def test_symmetry(t: float, df: int) -> None:
     assert t_survival(t, df) + t_survival(-t, df) == pytest.approx(1)
     assert 0 <= t_survival(t, df) <= 1
 
 
+@settings(deadline=None)
 @given(st.floats(1e-5, 0.49), st.integers(1, 60))
 def test_quantile_is_the_inverse(alpha: float, df: int) -> None:
     assert t_survival(t_quantile(alpha, df), df) == pytest.approx(alpha, rel=1e-5)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 50), st.floats(0.01, 50), st.integers(1, 60))
 def test_survival_falls(t: float, more: float, df: int) -> None:
     assert t_survival(t + more, df) <= t_survival(t, df) + 1e-15
 
 
+@settings(deadline=None)
 @given(st.floats(1e-4, 0.4), st.integers(1, 60))
 def test_quantile_falls_with_alpha_and_with_df(alpha: float, df: int) -> None:
     assert t_quantile(alpha, df) > t_quantile(alpha * 1.1, df)
