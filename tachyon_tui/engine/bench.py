@@ -34,6 +34,8 @@ STDOUT_LIMIT = 4 << 20
 """Bytes of the program's output that are checked."""
 TAIL_LINES = 30
 REPEATS = 2
+SANITIZER_SLOWDOWN = 10
+"""How much longer than a plain run a run under compute-sanitizer may take."""
 Role = Literal["baseline", "best", "candidate"]
 
 
@@ -400,15 +402,17 @@ class Bench:
         """
         for tool in self.settings.verify.sanitizer_tools:
             log = self._paths.logs / f"sanitizer-{tool}.log"
+            log.unlink(missing_ok=True)
             self._log.progress("check", tool, None, round_number)
+            command = sanitizer_command(tool, self.run_argv, log)
             try:
                 with self._ledger.spend("check"):
                     result = self._child(
-                        sanitizer_command(tool, self.run_argv), self.settings.run.timeout * 10, log
+                        command, self.settings.run.timeout * SANITIZER_SLOWDOWN, log.with_suffix(".out")
                     )
             except ChildProblem as problem:
                 return f"{problem.message} {problem.fix}"
-            findings = parse_sanitizer(log.read_text("utf-8", "replace"))
+            findings = parse_sanitizer(log.read_text("utf-8", "replace") if log.is_file() else "")
             if findings.errors or not findings.complete or not result.ok:
                 what = "; ".join(map(str, findings.findings[:3])) or findings.message or result.how()
                 return _("compute-sanitizer {tool}: {what}").format(tool=tool, what=what)

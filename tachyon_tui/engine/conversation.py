@@ -25,7 +25,8 @@ class RoundObserver:
         self._number = number
 
     def check(self) -> None:
-        """Take in commands; raises to end the round."""
+        """Take in commands; raises to end the round. Prose that waits is shown even while the model is silent."""
+        self._site.log.tick()
         self._site.control.check()
 
     def text(self, chunk: str) -> None:

@@ -51,6 +51,7 @@ class Ruling:
     candidate_ms: float | None
     needs_person: str = ""
     """Why a person must decide; headless it is a rejection."""
+    out_of_time: bool = False
 
 
 class Iteration:
@@ -358,7 +359,7 @@ class Iteration:
         before, after = self._incumbent_ms(), self._candidate_ms(accepted=outcome.accepted)
         text = verdict_text(outcome, before, after)
         if not outcome.accepted:
-            return Ruling(False, outcome.kind, text, outcome.standing, after)
+            return Ruling(False, outcome.kind, text, outcome.standing, after, out_of_time=outcome.out_of_time)
         checked = audit(
             [s.charged for s in (*self.site.incumbent.samples, *self._samples["A"])],
             [s.charged for s in self._samples["B"]],

@@ -46,6 +46,11 @@ class EventLog:
         if now - self._text_since >= TEXT_INTERVAL:
             self.flush()
 
+    def tick(self) -> None:
+        """Write what has waited its tenth of a second; to be called while nothing new comes."""
+        if self._text and self._clock() - self._text_since >= TEXT_INTERVAL:
+            self.flush()
+
     def flush(self) -> None:
         """Write what is pending of the stream."""
         if self._text:

@@ -115,8 +115,10 @@ def _close(
     commit = ""
     if ending.state is S.SUCCESS:
         commit = _accept(site, iteration, summary)
-    elif site.settings.git.auto_rollback:
-        roll_back(site, iteration)
+    else:
+        site.judge.turn_down()
+        if site.settings.git.auto_rollback:
+            roll_back(site, iteration)
     iteration.move(ending.state, ending.reason, interrupted=ending.interrupted)
     site.control.end_round()
     change = change_percent(before_ms, ms) if ms is not None else None
@@ -149,7 +151,7 @@ def _close(
         accepted=ending.state is S.SUCCESS,
         measured=iteration.measured,
         gain=-(change or 0.0) / 100,
-        unseen=ruling is not None and ruling.kind == "cannot be seen",
+        unseen=ruling is not None and ruling.kind == "cannot be seen" and not ruling.out_of_time,
     )
     return RoundResult(record, ending.state, ending.stop, ending.failure)
 
