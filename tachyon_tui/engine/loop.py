@@ -23,15 +23,16 @@ from tachyon_tui.core.units import gain_percent
 from tachyon_tui.engine.bench import Role, RunFailed
 from tachyon_tui.engine.control import Control, Interrupted
 from tachyon_tui.engine.diagnosis import floor_ms_per_run
-from tachyon_tui.engine.iteration import IncumbentBroken
+from tachyon_tui.engine.iteration import IncumbentBroken, run_incumbent
 from tachyon_tui.engine.ledger import Ledger
 from tachyon_tui.engine.log import EventLog
 from tachyon_tui.engine.preflight import Preflight, PreflightFailed
 from tachyon_tui.engine.reverting import revert_round
-from tachyon_tui.engine.rounds import RoundResult, play_round
+from tachyon_tui.engine.rounds import RoundResult, play_round, roll_back
 from tachyon_tui.engine.site import Site
 from tachyon_tui.engine.stopping import RoundRecord, at_floor, converged
 from tachyon_tui.engine.student import paired_interval
+from tachyon_tui.workspace.git import HeadMoved
 from tachyon_tui.workspace.problems import Problem
 from tachyon_tui.workspace.runner import become_subreaper
 
@@ -195,8 +196,7 @@ class Engine:
         if site.verify_first:
             site.verify_first = False
             with self._ledger.spend("engine"):
-                site.bench.place("A")
-                site.bench.sample("A", "best" if self._accepted else "baseline", None)
+                run_incumbent(site, None)
 
     def _reserve(self, site: Site) -> None:
         """Keep back what the final re-measurement will take, once there is something to re-measure."""
@@ -221,13 +221,31 @@ class Engine:
             self._end(result.stop.reason, result.stop.exit_code)
         if isinstance(result.failure, IncumbentBroken):
             self._end(str(result.failure), EXIT_ERROR)
-        if isinstance(result.failure, AgentError):
+        if isinstance(result.failure, AgentError | Problem):
             if site.attended:
-                self._log.notice(result.failure.message, result.failure.fix, "error")
-                self._control.pause(result.failure.message)
+                self._ask_for_help(site, result.failure)
             else:
                 self._end(result.failure.message, EXIT_ERROR, result.failure.fix)
         return result
+
+    def _ask_for_help(self, site: Site, failure: AgentError | Problem) -> None:
+        """Pause until the person has put right what only a person can, then put the incumbent's files back."""
+        while not self._reason:
+            self._log.notice(failure.message, failure.fix, "error")
+            self._control.pause(failure.message)
+            with self._ledger.spend("person"):
+                self._control.boundary()
+            if isinstance(failure, AgentError):
+                return
+            if isinstance(failure, HeadMoved):
+                self._end(failure.message, EXIT_ERROR, failure.fix)
+                return
+            try:
+                roll_back(site, None)
+            except Problem as again:
+                failure = again
+            else:
+                return
 
     def _stop_reason(self, site: Site) -> str:
         settings = site.settings

@@ -10,7 +10,7 @@ from tachyon_tui.core.i18n import _
 from tachyon_tui.engine.bench import Role, RunFailed, Sample
 from tachyon_tui.engine.diagnosis import choose_launches
 from tachyon_tui.engine.iteration import IncumbentBroken
-from tachyon_tui.engine.rounds import changed_files, tick_share
+from tachyon_tui.engine.rounds import announce, changed_files, tick_share
 from tachyon_tui.engine.site import Incumbent, Site
 
 
@@ -73,14 +73,4 @@ def _calibrate(site: Site) -> None:
     site.incumbent.renew(warm[-1], middle, warm)
     site.judge.set_tick(tick_share(warm[-1], middle))
     site.judge.calibrate([sample.log for sample in warm])
-    site.log.write(
-        e.Calibrated(
-            who="best",
-            ms=middle,
-            samples_ms=tuple(sample.ms for sample in warm),
-            noise_percent=site.judge.noise * 100,
-            visible_percent=site.judge.visible * 100,
-            instrument=warm[-1].record.instrument,
-            kernels=warm[-1].charged.kernels,
-        )
-    )
+    announce(site, warm)

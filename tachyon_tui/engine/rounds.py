@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from tachyon_tui.agents.base import AgentError
 from tachyon_tui.core import events as e
@@ -22,6 +24,7 @@ from tachyon_tui.engine.iteration import IncumbentBroken, Iteration, RoundOver
 from tachyon_tui.engine.site import Site
 from tachyon_tui.engine.stopping import RoundRecord
 from tachyon_tui.engine.toolbox import Toolbox
+from tachyon_tui.workspace.problems import Problem
 from tachyon_tui.workspace.source_tree import Snapshot, SourceTree
 
 S = IterationState
@@ -36,7 +39,7 @@ class RoundResult:
     state: IterationState
     stop: Stopped | None = None
     """The session ends with this."""
-    failure: AgentError | IncumbentBroken | None = None
+    failure: AgentError | IncumbentBroken | Problem | None = None
     """The session cannot go on without a person."""
 
 
@@ -46,12 +49,12 @@ class _Ending:
     reason: str
     interrupted: bool = False
     stop: Stopped | None = None
-    failure: AgentError | IncumbentBroken | None = None
+    failure: AgentError | IncumbentBroken | Problem | None = None
 
 
 def play_round(site: Site, number: int) -> RoundResult:
-    """One round. Raises `workspace.problems.ForeignChange` and `HeadMoved` when our files or the branch changed under
-    our hands: then nothing was overwritten."""
+    """One round. Where our files or the branch changed under our hands the result carries the `Problem`: then nothing
+    was overwritten, and the candidate lies in the tree as it is."""
     begun = time.monotonic()
     site.log.write(e.RoundStarted(round=number))
     site.control.begin_round(number)
@@ -79,6 +82,8 @@ def play_round(site: Site, number: int) -> RoundResult:
         ending = _Ending(S.FAILED, _("the model failed: {why}").format(why=error.message), True, None, error)
     except IncumbentBroken as broken:
         ending = _Ending(S.FAILED, str(broken), True, None, broken)
+    except Problem as problem:
+        ending = _Ending(S.FAILED, problem.message, True, None, problem)
     site.log.flush()
     return _close(site, iteration, toolbox, ending, summary, begun)
 
@@ -113,12 +118,16 @@ def _close(
     before_ms = iteration.incumbent_ms()
     ms = iteration.candidate_ms(accepted=ending.state is S.SUCCESS)
     commit = ""
-    if ending.state is S.SUCCESS:
-        commit = _accept(site, iteration, summary)
-    else:
+    try:
+        if ending.state is S.SUCCESS:
+            commit = _accept(site, iteration, summary)
+        else:
+            site.judge.turn_down()
+            if site.settings.git.auto_rollback and not isinstance(ending.failure, Problem):
+                roll_back(site, iteration)
+    except Problem as problem:
         site.judge.turn_down()
-        if site.settings.git.auto_rollback:
-            roll_back(site, iteration)
+        ending = _Ending(S.FAILED, problem.message, True, ending.stop, problem)
     iteration.move(ending.state, ending.reason, interrupted=ending.interrupted)
     site.control.end_round()
     change = change_percent(before_ms, ms) if ms is not None else None
@@ -190,7 +199,23 @@ def _accept(site: Site, iteration: Iteration, summary: str) -> str:
     incumbent.renew(iteration.cold, ms, iteration.confirming())
     incumbent.profiles = ()
     site.judge.set_tick(tick_share(iteration.cold, ms))
+    announce(site, incumbent.samples)
     return commit
+
+
+def announce(site: Site, samples: Sequence[Sample]) -> None:
+    """Say how noisy the new incumbent is and which gains may be missed from now on."""
+    site.log.write(
+        e.Calibrated(
+            who="best",
+            ms=median(sample.ms for sample in samples),
+            samples_ms=tuple(sample.ms for sample in samples),
+            noise_percent=site.judge.noise * 100,
+            visible_percent=site.judge.visible * 100,
+            instrument=samples[-1].record.instrument,
+            kernels=samples[-1].charged.kernels,
+        )
+    )
 
 
 def changed_files(tree: SourceTree, before: Snapshot) -> dict[str, bytes | None]:

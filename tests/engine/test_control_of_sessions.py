@@ -236,3 +236,30 @@ def test_a_moved_head_stops_the_session_without_a_commit(lab: Lab, monkeypatch: 
     result = lab.run(monkeypatch, scenario, max_iterations=1)
     assert result.code == 1
     assert lab.subjects() == ["someone", "start"]
+
+
+def test_with_a_person_the_loop_pauses_until_the_foreign_change_is_gone(lab: Lab, monkeypatch: Patch) -> None:
+    ours: list[bytes] = []
+
+    def meddle(_paths: SessionPaths) -> None:
+        ours.append((lab.root / "reduce.cu").read_bytes())
+        (lab.root / "reduce.cu").write_text("// someone", "utf-8")
+
+    def undo(paths: SessionPaths) -> None:
+        (lab.root / "reduce.cu").write_bytes(ours[0])
+        append_command(paths, c.Continue())
+
+    lab.at(1, meddle)
+    lab.do_when(paused, undo)
+    before = (lab.root / "reduce.cu").read_bytes()
+    scenario = [[{"calls": [*FASTER, BUILD]}, {"calls": [RUN, PROFILE]}, {"text": "x"}], turn(SLOWER)]
+    result = lab.run(monkeypatch, scenario, max_iterations=2, attended=True)
+    assert result.states == ["FAILED", "ROLLED_BACK"]
+    assert (lab.root / "reduce.cu").read_bytes() == before
+
+
+def test_an_unreachable_model_pauses_a_session_with_a_person(lab: Lab, monkeypatch: Patch) -> None:
+    lab.when(paused, c.Continue())
+    scenario = [[{"status": 401}], turn(SLOWER)]
+    result = lab.run(monkeypatch, scenario, max_iterations=1, attended=True)
+    assert result.states == ["FAILED", "ROLLED_BACK"], "the failed round cost none"
