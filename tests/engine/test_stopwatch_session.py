@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,31 @@ def test_it_says_that_a_stopwatch_can_be_fooled(lab: Lab) -> None:
     checks = [check for check in result.of(e.PreflightCheck) if check.name == "timer"]
     assert checks[0].status == "warning"
     assert "fool" in result.stderr + result.stdout
+
+
+def test_a_script_needs_no_build_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(tmp_path, "py_sum")
+    lab.config = [
+        f'run_cmd = "{sys.executable} app.py"',
+        'profiler = "stopwatch"',
+        'allowed_edit_paths = ["fast.py"]',
+        "[stopwatch]",
+        "pattern = 'cost=([0-9.]+)'",
+        "[verify]",
+        "ignore = ['cost=[0-9.]+']",
+    ]
+    close = [edit("work[0] += 2", "work[0] += 1.9", "fast.py"), BUILD]
+    scenario = [
+        [
+            {"calls": [edit("work[0] += 2", "work[0] += 3", "fast.py"), BUILD]},
+            {"calls": [RUN, PROFILE]},
+            {"text": "no"},
+        ],
+        [{"calls": close}, {"calls": [RUN, PROFILE]}, {"text": "a little"}],
+    ]
+    before = (lab.root / "fast.py").read_text("utf-8")
+    result = lab.run(monkeypatch, scenario, max_iterations=2)
+    assert result.states == ["ROLLED_BACK", "SUCCESS"], result.reasons
+    assert (lab.root / "fast.py").read_text("utf-8") == before.replace("+= 2", "+= 1.9")
+    assert lab.status() == "?? .tachyon/"
+    assert result.of(e.Remeasured)[0].confirmed
