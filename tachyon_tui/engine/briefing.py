@@ -71,7 +71,7 @@ class RoundNote:
 
 
 def metric_text(metric: Metric) -> str:
-    """A metric's value with its unit."""
+    """A metric's value; the unit is written where the label does not say it already."""
     value = metric.value
     if value is None:
         return f"{_('n/a')} ({metric.note})" if metric.note else _("n/a")
@@ -90,8 +90,7 @@ def metric_text(metric: Metric) -> str:
             return f"{value / 1e9:.1f} GB/s"
         case "hz":
             return f"{value / 1e6:.0f} MHz"
-    text = count_text(value) if value >= 1000 or value == int(value) else f"{value:.2f}"
-    return f"{text} {metric.unit}".strip()
+    return count_text(value) if value >= 1000 or value == int(value) else f"{value:.2f}"
 
 
 def floor_text(floor: Floor | None) -> str:

@@ -120,5 +120,5 @@ def _goal(site: Site) -> str:
         ),
     ]
     if site.bench.oracle is not None:
-        lines.append(_("Every run must print: {oracle}").format(oracle=site.bench.oracle.describe()))
+        lines.append(_("Output of every run: {oracle}").format(oracle=site.bench.oracle.describe()))
     return "\n".join(lines)

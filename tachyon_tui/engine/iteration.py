@@ -310,13 +310,11 @@ class Iteration:
         if self.ruling is not None:
             return self.ruling
         self._step_begun = time.monotonic()
-        outcome = None
-        while outcome is None:
-            self.site.control.boundary()
-            who = self._wanted
-            sample = self._incumbent_run() if who == "A" else self._candidate_run()
-            self._samples[who].append(sample)
-            outcome = self._advance(sample)
+        try:
+            outcome = self._measure()
+        finally:
+            if not self.site.bench.compiled:
+                self.site.bench.place("B")  # of a script the source itself was swapped
         self._check_tampering()
         self.ruling = self._rule(outcome)
         self._verdict_seconds += time.monotonic() - self._step_begun
@@ -341,6 +339,16 @@ class Iteration:
             for sample in self._samples["A"]:
                 self.site.incumbent.saw(sample)
         return ruling
+
+    def _measure(self) -> Outcome:
+        outcome = None
+        while outcome is None:
+            self.site.control.boundary()
+            who = self._wanted
+            sample = self._incumbent_run() if who == "A" else self._candidate_run()
+            self._samples[who].append(sample)
+            outcome = self._advance(sample)
+        return outcome
 
     def _incumbent_ms(self) -> float:
         mine = self._samples["A"] or self._incumbent_before

@@ -138,9 +138,9 @@ class Lab:
     """One project in one repository."""
 
     def __init__(self, folder: Path, project: str = "fake_gpu", *, real_gpu: bool = False) -> None:
-        self.root = folder / "project"
+        self.root = folder / Path(project).name
         self.home = folder / "home"
-        self.home.mkdir(parents=True)
+        self.home.mkdir(parents=True, exist_ok=True)
         shutil.copytree(PROJECTS / project, self.root)
         self.project = project
         self.env = {

@@ -248,7 +248,7 @@ def test_bad_arguments_are_answered(lab: Lab, monkeypatch: Patch) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["main.cu", "Makefile", "../project/reduce.cu", "REDUCE.CU", "/etc/passwd", ".git/config", "fake_gpu.h"],
+    ["main.cu", "Makefile", "../fake_gpu/reduce.cu", "REDUCE.CU", "/etc/passwd", ".git/config", "fake_gpu.h"],
 )
 def test_only_the_editable_set_is_edited(lab: Lab, monkeypatch: Patch, path: str) -> None:
     scenario = [[{"calls": [edit("main", "niam", path)]}, {"text": "hm"}]]

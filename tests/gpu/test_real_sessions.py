@@ -1,7 +1,8 @@
 """Whole sessions on a real GPU: nvcc, the program, the recorder, ncu and git are real; the model alone is played.
 
 Run on a machine with an NVIDIA GPU, nvcc and ncu:  python -m pytest tests/gpu -m gpu
-With TACHYON_KEEP=FOLDER the recorded sessions are kept there as archives.
+With TACHYON_KEEP=FOLDER the recorded sessions are kept there as archives; with TACHYON_WORK=FOLDER the projects lie
+there, so that the paths in a record are short and mean nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ pytestmark = [
 HINT = "one warp per row and float4 loads, please"
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(os.environ.get("TACHYON_WORK") or tmp_path)
+
+
 def keep(lab: Lab, result: Result, name: str, requests: Path | None = None) -> None:
     """Archive what the session left: its directory without kept builds, the commits, what the model was told."""
     folder = os.environ.get("TACHYON_KEEP")
@@ -51,8 +57,8 @@ def explain(result: Result) -> str:
     return "\n".join([*rounds, *failures, result.stdout[-3000:], result.stderr[-3000:]])
 
 
-def test_cu_reduce_from_80_ms_to_the_memory_floor(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "cuda/cu_reduce", real_gpu=True)
+def test_cu_reduce_from_80_ms_to_the_memory_floor(folder: Path, tmp_path: Path) -> None:
+    lab = Lab(folder, "cuda/cu_reduce", real_gpu=True)
     requests = tmp_path / "requests.jsonl"
     sent: list[str] = []
 
