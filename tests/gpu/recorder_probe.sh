@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tries the kernel recorder on a machine with an NVIDIA GPU and nvcc: what it sees, what it costs, what it survives.
 # Usage, from the repository root:  bash tests/gpu/recorder_probe.sh [FOLDER OF cu_reduce AND transpose]
+# PROBE_ROWS="late_launch fault" runs only these rows.
 # Needs bash, nvcc, a C compiler and python3 with its standard library. Prints one table; details go to $OUT if set.
 set -u
 projects=${1:-tests/projects}
@@ -299,6 +300,7 @@ probe = str(work / "probe")
 once([probe, "normal"])  # warms the driver up
 print(HEAD)
 many = None
+wanted_rows = os.environ.get("PROBE_ROWS", "").split()
 if built["probe"]:
     for mode, want in (
         ("normal", 11), ("timed", 2020), ("many", 50000), ("syncs", 20000), ("streams", 2), ("graph", 20), ("copies", 1),
@@ -307,6 +309,8 @@ if built["probe"]:
         ("exit_nosync", 11), ("exit_after", 11), ("exit_before", 10), ("late_launch", 10), ("fault", 2), ("no_kernel", 0),
         ("no_cuda", 0),
     ):  # fmt: skip
+        if wanted_rows and mode not in wanted_rows:
+            continue
         last = row(mode, [probe, mode], want, recorder, reps=3 if mode in ("normal", "timed", "many", "syncs") else 2)
         if mode == "many" and last:
             many = last
@@ -317,6 +321,8 @@ if built["probe"]:
             print(" " * 14, next((line for line in last[1].split("\n") if line.startswith("last launch")), "no last launch"))
             if mode != "exit_after":
                 print(" " * 14, "want a problem, unless CUDA refused the launch (its error is not 0)")
+if wanted_rows:
+    sys.exit()
 for project in ("cu_reduce", "transpose"):
     if built.get(project):
         row(project, [str(work / project / project)], "?", recorder)
