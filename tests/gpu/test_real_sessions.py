@@ -46,7 +46,7 @@ def keep(lab: Lab, result: Result, name: str, requests: Path | None = None) -> N
             parts = path.relative_to(result.paths.folder).parts
             if path.is_file() and parts[0] not in ("builds", "scratch"):
                 archive.add(path, f"{name}/session/{'/'.join(parts)}")
-        for extra in (lab.root / "commits.patch", lab.root / "stdout.txt", requests):
+        for extra in (lab.root / "commits.patch", lab.root / "stdout.txt", lab.root / "result.md", requests):
             if extra is not None and extra.is_file():
                 archive.add(extra, f"{name}/{extra.name}")
 
