@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 demo: $(STAMP)
-	$(BIN)/python tests/demo.py
+	$(BIN)/python -m tests.demo $(ARGS)
 
 test: check
 	$(BIN)/python -m pytest -n 2 tests
@@ -23,6 +23,7 @@ bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks
 
 $(STAMP): pyproject.toml
+	@echo "Installing into $(VENV): a minute or two, the first time only."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[test]'

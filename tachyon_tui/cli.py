@@ -106,7 +106,17 @@ def _complete_resume(words: list[str]) -> list[str]:
     return done
 
 
-@click.group()
+class _Tachyon(click.Group):
+    """Ends with 130 and without a traceback where Ctrl-C strikes before or after the session takes it itself."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            fail(_("Interrupted."), code=130)
+
+
+@click.group(cls=_Tachyon)
 @click.version_option(__version__, prog_name="tachyon")
 def tachyon() -> None:
     pass
@@ -366,8 +376,12 @@ def attach(session: str, verbose: bool, ascii: bool) -> None:  # noqa: A002
             pass
         done = reporter.finish(FINISH_SECONDS)
         if done and reporter.view.finished is None:
-            command = f"tachyon evolve --resume {paths.id}"
-            fail(_("The session was broken off."), _("Go on with: {command}").format(command=command))
+            fail(
+                _("The session was broken off."),
+                _("Accepted commits stay. See what was tried: tachyon export {session}").format(
+                    session=paths.id
+                ),
+            )
         if reporter.view.finished is not None:
             code = reporter.view.finished.exit_code
     except KeyboardInterrupt:

@@ -33,7 +33,7 @@ class Tools(Protocol):
     def specs(self) -> Sequence[ToolSpec]: ...
 
     def call(self, call_id: str, name: str, arguments: str) -> ToolReply:
-        """Run one call; ``arguments`` is the JSON text as the model wrote it. Bad calls are answered, never raised."""
+        """Run one call; ``arguments`` is the JSON text as the model wrote it. Bad calls are answered, not raised."""
         ...
 
     def refuse(self, call_id: str, name: str, arguments: str, why: str) -> ToolReply:

@@ -67,7 +67,7 @@ def failure(
             _("{provider} did not answer after {count} attempts: {why}").format(
                 provider=provider, count=attempts, why=why
             ),
-            _("Check the network, the endpoint and the provider's status, then go on with --resume."),
+            _("Check the network, the endpoint and the provider's status, then start again."),
         )
     return agent_error(
         _("{provider} refused the request: {why}").format(provider=provider, why=why),

@@ -195,7 +195,7 @@ class Journal:
         except OSError as error:
             raise SessionError(
                 _("The journal cannot be written: {why}.").format(why=error),
-                _("Free some disk space, then go on with `tachyon evolve --resume`."),
+                _("Free some disk space, then start again: it begins at the last accepted commit."),
             ) from error
         self._seq += 1
         for listener in self._listeners:
@@ -262,7 +262,7 @@ def parse_event(line: bytes) -> Any | None:
             return None
         raise SessionError(
             _("The journal is damaged: {line}").format(line=line[:80].decode("utf-8", "replace")),
-            _("The session can be neither shown nor resumed; its commits and patches are untouched."),
+            _("The session cannot be shown; its commits and patches are untouched."),
         ) from error
     if event.type == "session_started" and event.schema_version > SCHEMA:
         raise SessionError(

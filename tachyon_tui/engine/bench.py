@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import shutil
+import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,11 @@ from tachyon_tui.engine.judge import Who
 from tachyon_tui.engine.ledger import Ledger
 from tachyon_tui.engine.log import EventLog
 from tachyon_tui.profilers.base import Finished, Timer
-from tachyon_tui.profilers.gpu import GpuMonitor
+from tachyon_tui.profilers.gpu import GpuMonitor, GpuState
 from tachyon_tui.workspace.builds import BuildStore, KeptBuild
-from tachyon_tui.workspace.files import Scan, removed, written
+from tachyon_tui.workspace.files import Scan, empty_folder, removed, written
 from tachyon_tui.workspace.outputs import Outputs
+from tachyon_tui.workspace.problems import ForeignChange, Problem
 from tachyon_tui.workspace.runner import ChildProblem, ChildResult, cap_log, run_child, split_command
 from tachyon_tui.workspace.sanitizer import parse_sanitizer, sanitizer_command
 from tachyon_tui.workspace.source_tree import Snapshot, SourceTree
@@ -34,6 +36,8 @@ STDOUT_LIMIT = 4 << 20
 """Bytes of the program's output that are checked."""
 TAIL_LINES = 30
 REPEATS = 2
+FRESH_SECONDS = 0.25
+"""A look at the GPU is as good as a new one for so long; what comes and goes in between is missed anyway."""
 SANITIZER_SLOWDOWN = 10
 """How much longer than a plain run a run under compute-sanitizer may take."""
 Role = Literal["baseline", "best", "candidate"]
@@ -121,6 +125,8 @@ class Bench:
         self._sources: dict[str, Snapshot] = {}
         self._in_place = "A"
         self._last_stdout = ""
+        self._quiet_gpu: tuple[GpuState | None, float] = (None, 0.0)
+        """The GPU at the end of the last run, unless that was disturbed, and when that was."""
         self._logs = 0
         self.program_seconds = 0.0
         """Wall time spent in the program since this was last set to 0."""
@@ -147,6 +153,7 @@ class Bench:
                 log,
                 lambda text: self._log.progress("build", _last_line(text), None, round_number),
             )
+        self.store.refresh()
         message = "" if result.ok else _("build failed: {how}").format(how=result.how())
         self._log.write(
             e.BuildFinished(
@@ -175,7 +182,7 @@ class Bench:
         result = run_child(
             argv,
             cwd=self._cwd,
-            env=env,
+            env={**model_keys(), **(env or {})},
             timeout=self._control.allowance(timeout),
             stdout=stdout,
             stderr=stderr,
@@ -196,13 +203,18 @@ class Bench:
         assert self.tree is not None
         return self.tree
 
-    def promote(self) -> None:
-        """The candidate's build becomes the incumbent's."""
+    def prepare_promotion(self) -> None:
+        """Put the candidate's build in place and keep it, so that `promote` cannot fail. Raises `CannotKeep`."""
         if not self.has("B"):
             self.remember("B")
         self.place("B")
-        self.remember("A")
-        self._forget("B")
+
+    def promote(self) -> None:
+        """The candidate's build becomes the incumbent's; it lies in place (see `prepare_promotion`)."""
+        if "B" in self._kept:
+            self._kept["A"] = self.store.rename(self._kept.pop("B"), "A")
+        if "B" in self._sources:
+            self._sources["A"] = self._sources.pop("B")
         self._in_place = "A"
 
     def candidate_built(self) -> None:
@@ -210,18 +222,24 @@ class Bench:
         self._forget("B")
         self._in_place = "B"
 
-    def incumbent_rebuilt(self) -> None:
-        """What lies in the tree now was built from the incumbent's source."""
+    def incumbent_rebuilt(self, *, anew: bool = False) -> None:
+        """What lies in the tree now was built from the incumbent's source; ``anew`` makes it the kept one."""
         self._forget("B")
         self._in_place = "rebuilt"
-        if self.incomplete:
+        if self.incomplete or anew:
             self.incomplete = False
             self.remember("A")
             self._in_place = "A"
 
     def _forget(self, name: str) -> None:
-        self._kept.pop(name, None)
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            self.store.drop(kept)
         self._sources.pop(name, None)
+
+    def forget_original(self) -> None:
+        """The original's build is not to be had any more: there will be no final re-measurement."""
+        self._forget("original")
 
     def place(self, name: str) -> None:
         """Put a kept build into the tree (of a script: its source)."""
@@ -252,7 +270,8 @@ class Bench:
         """Files that the build since ``before`` wrote or removed; they count as artefacts from now on."""
         after = self.store.scan()
         made = (written(before, after) | removed(before, after)) - self.sources
-        if self.store.learn(before, after, self.sources).lost and self.has("A"):
+        first = not self.has("A")
+        if self.store.learn(before, after, self.sources, first=first).lost and not first:
             self.incomplete = True
         return frozenset(made)
 
@@ -276,8 +295,16 @@ class Bench:
         return sample
 
     def run_in_place(self, role: Role, round_number: int | None, *, cold: bool = False) -> Sample:
-        """One timed and verified run of what lies in the tree. Raises `RunFailed`."""
-        result, record, stdout, marks = self._run(round_number)
+        """One timed and verified run of what lies in the tree.
+
+        Raises `RunFailed`; for the baseline also `ChildProblem` and `Problem`, which a candidate could bring about.
+        """
+        try:
+            result, record, stdout, marks = self._run(round_number)
+        except Problem as refused:
+            if role != "candidate" or isinstance(refused, ForeignChange):
+                raise
+            raise RunFailed(refused.message, crashed=True) from refused
         charged = self.scope.charge(record)
         problem = self._problem(result, record, charged, stdout, role)
         ms = charged.ms if charged.ms > 0 and not record.problem else None
@@ -301,19 +328,25 @@ class Bench:
 
     def _run(self, round_number: int | None) -> tuple[ChildResult, RunRecord, str, tuple[str, ...]]:
         scratch = self._paths.scratch / "run"
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
+        empty_folder(scratch)
         timed = self.timer.prepare(self.run_argv, scratch)
         self.outputs.prepare()
-        before = self._gpu.sample()
+        before = self._look_before()
         self._log.progress("run", "", None, round_number)
         out, err = scratch / "stdout", scratch / "stderr"
         with self._ledger.spend("run"):
-            result = self._child(timed.argv, self.settings.run.timeout, out, stderr=err, env=dict(timed.env))
+            result = self._child(
+                timed.argv,
+                self.settings.run.timeout,
+                out,
+                stderr=err,
+                env={**({} if self.compiled else no_bytecode(scratch)), **timed.env},
+            )
         self.program_seconds += result.seconds
         self.runs += 1
         after = self._gpu.sample()
         marks = self._gpu.marks(before, after)
+        self._quiet_gpu = (None if marks else after, time.monotonic())
         if after is not None:
             self._log.write(
                 e.GpuSampled(
@@ -331,6 +364,11 @@ class Bench:
             stdout = file.read(STDOUT_LIMIT).decode("utf-8", "replace")
         self._last_stdout = stdout
         return result, record, stdout, marks
+
+    def _look_before(self) -> GpuState | None:
+        """The GPU before a run; right after an undisturbed run its last look is this one's first."""
+        state, seen = self._quiet_gpu
+        return state if state and time.monotonic() - seen < FRESH_SECONDS else self._gpu.sample()
 
     def _problem(
         self, result: ChildResult, record: RunRecord, charged: Charged, stdout: str, role: Role
@@ -417,6 +455,16 @@ class Bench:
                 what = "; ".join(map(str, findings.findings[:3])) or findings.message or result.how()
                 return _("compute-sanitizer {tool}: {what}").format(tool=tool, what=what)
         return ""
+
+
+def model_keys() -> dict[str, str | None]:
+    """The providers' keys, to be taken out of the environment of what the model wrote or may print."""
+    return {name: None for name in os.environ if name.upper().endswith(("_API_KEY", "_API_TOKEN"))}
+
+
+def no_bytecode(scratch: Path) -> dict[str, str | None]:
+    """Python tells cached bytecode by size and whole second of the source: a swapped script would run as before."""
+    return {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(scratch / "pycache")}
 
 
 def last_lines(text: str, count: int) -> str:

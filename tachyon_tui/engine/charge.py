@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,8 @@ class Scope:
     """Fewest and most launches of each group outside the target set."""
     transfers: Mapping[str, tuple[int, int, int, int, float]] = field(default_factory=dict)
     """For each kind of copy: fewest and most calls, fewest and most bytes, median ns together."""
+    units: Mapping[str, int] = field(default_factory=dict)
+    """Fewest launches of each target kernel, by its name without template arguments and parameters."""
     learned: bool = True
     """False before the calibration: then nothing is known to be more or less than usual."""
 
@@ -74,7 +77,8 @@ class Scope:
         """The target time of a sound record. Extra launches, kernels and copies are charged; fewer are named.
 
         With ``per="launch"`` a program does as much as its time allows, so numbers of known launches and copies are
-        free and their time per charged launch is weighed by `audit`.
+        free, and everything is charged per launch of the target kernel that the baseline launches most: a split or
+        padded kernel gains nothing.
         """
         if record.instrument == "stopwatch":
             ms = record.value_ms or 0.0
@@ -82,12 +86,12 @@ class Scope:
         free = self.per == "launch"
         charged, outside_ns, seen = self._split(sorted(record.launches, key=lambda launch: launch.start))
         durations = [launch.end - launch.start for launch in charged]
-        share = max(1, len(durations)) if free else 1
+        share = 1
         busy: float = busy_ns((launch.start, launch.end) for launch in charged)
         total: float = sum(durations)
         if free and durations:
-            rest = durations[1:] or durations
-            busy = total = sum(rest) / len(rest)
+            rest, share = self._after_the_first(charged)
+            busy = total = sum(launch.end - launch.start for launch in rest) / max(1, share - 1)
         more = [
             _("{name} was launched {count} times, the baseline launches it {known}").format(
                 name=key.name, count=count, known=self.outside[key][1]
@@ -102,6 +106,7 @@ class Scope:
             for key, (low, _high) in self.outside.items()
             if seen.get(key, 0) < (min(low, 1) if free else low)
         ]
+        less += self._fewer_units(charged)
         extra_ns = 0.0
         usual_kinds = _by_kind(record) if self.learned else {}
         for kind, (calls, size, ns) in usual_kinds.items():
@@ -127,6 +132,32 @@ class Scope:
             more=tuple(more),
             less=tuple(less),
         )
+
+    def _after_the_first(self, charged: Sequence[Launch]) -> tuple[Sequence[Launch], int]:
+        """What follows the first launch of the unit, and how often the unit was launched in all."""
+        unit = max(self.units, key=lambda name: self.units[name], default="")
+        places = [at for at, launch in enumerate(charged) if base_name(launch.key.name) == unit]
+        if len(places) > 1:
+            return charged[places[0] + 1 :], len(places)
+        if places or len(charged) == 1:
+            return charged, 1
+        return charged[1:], len(charged)
+
+    def _fewer_units(self, charged: Sequence[Launch]) -> list[str]:
+        """Target kernels that are launched less often than before, though not gone (renamed, fused, split)."""
+        if not self.units:
+            return []
+        seen = Counter(base_name(launch.key.name) for launch in charged)
+        if self.per == "launch":
+            unit = max(self.units, key=lambda name: self.units[name])
+            return [] if seen[unit] else [_("{name} is not launched any more").format(name=unit)]
+        return [
+            _("{name} was launched {count} times, the baseline launches it {known}").format(
+                name=name, count=seen[name], known=fewest
+            )
+            for name, fewest in self.units.items()
+            if 0 < seen[name] < fewest
+        ]
 
     def _split(
         self, launches: Sequence[Launch]
@@ -163,6 +194,11 @@ class Scope:
         )
 
 
+def base_name(name: str) -> str:
+    """A kernel's name without template arguments and parameters, which an optimisation may change."""
+    return re.split(r"[<(]", name.replace("(anonymous namespace)", ""), maxsplit=1)[0].split(" ")[-1]
+
+
 def _by_kind(record: RunRecord) -> dict[str, tuple[int, int, int]]:
     return {t.kind: (t.count, t.bytes, t.ns) for t in record.transfers}
 
@@ -195,7 +231,9 @@ def learn_scope(records: Sequence[RunRecord], text: str, per: Literal["run", "la
         rows = [row.get(kind, (0, 0, 0)) for row in table]
         calls, sizes, times = zip(*rows, strict=True)
         transfers[kind] = (min(calls), max(calls), min(sizes), max(sizes), float(median(times)))
-    return Scope(text, per, outside, transfers)
+    units = [Counter(base_name(la.key.name) for la in r.launches if text in la.key.name) for r in records]
+    fewest = {name: min(c[name] for c in units) for name in {name for c in units for name in c}}
+    return Scope(text, per, outside, transfers, {name: n for name, n in fewest.items() if n})
 
 
 def growth(before: Sequence[float], after: Sequence[float]) -> float:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import exp
 from statistics import mean, median
 
@@ -12,12 +10,12 @@ from tachyon_tui.core import events as e
 from tachyon_tui.core.i18n import _
 from tachyon_tui.core.profile import KernelProfile
 from tachyon_tui.core.states import IterationState, check_transition
-from tachyon_tui.core.units import change_percent, gain_percent, ms_text, percent_text
+from tachyon_tui.core.units import ms_text
 from tachyon_tui.engine.bench import Role, RunFailed, Sample, last_lines
-from tachyon_tui.engine.charge import audit
 from tachyon_tui.engine.diagnosis import choose_launches
-from tachyon_tui.engine.judge import Outcome, Round, Standing, Who
+from tachyon_tui.engine.judge import Outcome, Round, Who
 from tachyon_tui.engine.site import Site
+from tachyon_tui.engine.verdict import Ruling, less_work_text, rule
 from tachyon_tui.workspace.host_code import holds_main, touches_host
 from tachyon_tui.workspace.source_tree import FileState, Snapshot
 
@@ -40,20 +38,6 @@ class IncumbentBroken(Exception):
     """The accepted version itself fails; nothing can be judged against it."""
 
 
-@dataclass(frozen=True)
-class Ruling:
-    """The verdict on the candidate with what the audit added."""
-
-    accepted: bool
-    kind: str
-    reason: str
-    standing: Standing | None
-    candidate_ms: float | None
-    needs_person: str = ""
-    """Why a person must decide; headless it is a rejection."""
-    out_of_time: bool = False
-
-
 class Iteration:
     """The work of one round. Steps raise `RoundOver`; interruptions pass through."""
 
@@ -70,6 +54,7 @@ class Iteration:
         self.runs = 0
         self.touches_host = ""
         self.diff = ""
+        self.no_effect = False
         self._unbuilt = False
         """There are edits that no build has seen."""
         self._edited_since_build = False
@@ -81,7 +66,6 @@ class Iteration:
         self._verdict_seconds = 0.0
         self._step_begun = 0.0
         self._candidate_files: Snapshot = site.incumbent.files
-        site.tamper.start()
 
     # -- states --------------------------------------------------------------------------------------------
 
@@ -158,16 +142,17 @@ class Iteration:
         before = bench.store.scan()
         outcome = bench.build(self.number, self.builds)
         bench.candidate_built()
-        if not outcome.ok:
-            return False, f"{outcome.message}\n{last_lines(outcome.tail, 60)}"
         rewritten = bench.rewritten(before)
         if bench.incomplete:
+            self.move(S.EDITING)
             raise RoundOver(
-                S.ROLLED_BACK,
+                S.FAILED,
                 _(
                     "the build overwrote files of the best version that were not known to be built; try it again"
                 ),
             )
+        if not outcome.ok:
+            return False, f"{outcome.message}\n{last_lines(outcome.tail, 60)}"
         if self._edited_since_build and not rewritten - bench.noise:
             return False, _(
                 "The build did not rebuild anything: it rewrote no file. Does the build know the edited file?"
@@ -179,7 +164,7 @@ class Iteration:
         """The verification run: timed, checked, compared with the incumbent's code."""
         if self.cold is not None:
             return _("It ran before: {ms}, every check passed.").format(ms=ms_text(self.cold.ms))
-        self._step_begun = time.monotonic()
+        self._step_begun = self._now()
         site = self.site
         site.bench.program_seconds = 0.0
         self._check_tampering()
@@ -193,7 +178,7 @@ class Iteration:
         self.cold = self._candidate_run(cold=True)
         self._check_effect(self.cold)
         if self.cold.charged.less and not site.attended:
-            raise RoundOver(S.ROLLED_BACK, self._less_text(self.cold))
+            raise RoundOver(S.ROLLED_BACK, less_work_text(self.cold.charged.less))
         if site.settings.verify.sanitizer == "every":
             self._sanitize()
         self.move(S.PROFILING)
@@ -206,19 +191,22 @@ class Iteration:
         )
         next(self._judging)
         self._advance(self.cold)
-        self._verdict_seconds += time.monotonic() - self._step_begun
+        self._verdict_seconds += self._now() - self._step_begun
         return _("It ran: {ms} (best {best}), every check passed. Further runs decide.").format(
             ms=ms_text(self.cold.ms), best=ms_text(site.incumbent.ms)
         )
 
     def _may_go_on(self) -> Callable[[], bool]:
         allowance = self.site.control.left / VERDICT_SHARE
-        return lambda: self._verdict_seconds + time.monotonic() - self._step_begun < allowance
+        return lambda: self._verdict_seconds + self._now() - self._step_begun < allowance
+
+    def _now(self) -> float:
+        """The session's clock, which stands still while it waits for a person."""
+        return self.site.control.elapsed
 
     def _check_tampering(self) -> None:
         changed = self.site.tamper.changed()
         if changed:
-            self.site.verify_first = True
             raise RoundOver(
                 S.ROLLED_BACK,
                 _(
@@ -276,16 +264,12 @@ class Iteration:
         incumbent = self.site.incumbent
         same_code = bool(cold.record.code) and cold.record.code == incumbent.code
         if self.site.bench.same_files() or (same_code and cold.charged.launches == incumbent.launches):
+            self.no_effect = True
             raise RoundOver(
                 S.ROLLED_BACK,
                 _("no effect: the device code and the launches are the same as before"),
                 "no effect",
             )
-
-    def _less_text(self, sample: Sample) -> str:
-        return _("it does less work outside the target than the baseline: {what}").format(
-            what="; ".join(sample.charged.less[:3])
-        )
 
     def _sanitize(self) -> None:
         self.site.bench.place("B")
@@ -309,7 +293,7 @@ class Iteration:
         """Run incumbent and candidate in turn until the verdict is clear."""
         if self.ruling is not None:
             return self.ruling
-        self._step_begun = time.monotonic()
+        self._step_begun = self._now()
         try:
             outcome = self._measure()
         finally:
@@ -317,7 +301,7 @@ class Iteration:
                 self.site.bench.place("B")  # of a script the source itself was swapped
         self._check_tampering()
         self.ruling = self._rule(outcome)
-        self._verdict_seconds += time.monotonic() - self._step_begun
+        self._verdict_seconds += self._now() - self._step_begun
         ruling, bench = self.ruling, self.site.bench
         self.site.log.write(
             e.Verdict(
@@ -364,33 +348,22 @@ class Iteration:
         return median(s.ms for s in (mine[-confirming:] if accepted else mine))
 
     def _rule(self, outcome: Outcome) -> Ruling:
-        before, after = self._incumbent_ms(), self._candidate_ms(accepted=outcome.accepted)
-        text = verdict_text(outcome, before, after)
-        if not outcome.accepted:
-            return Ruling(False, outcome.kind, text, outcome.standing, after, out_of_time=outcome.out_of_time)
-        checked = audit(
-            [s.charged for s in (*self.site.incumbent.samples, *self._samples["A"])],
-            [s.charged for s in self._samples["B"]],
-            [*self.site.incumbent.walls, *(s.seconds for s in self._samples["A"])],
-            [s.seconds for s in self._samples["B"]],
-            max(0.0, before - after),
+        incumbent, mine = self.site.incumbent, self._samples
+        needs: list[str] = []
+        if self.touches_host and not self.site.settings.verify.allow_host_edits:
+            needs.append(_("it touches the host program ({where})").format(where=self.touches_host))
+        less = next((s.charged.less for s in (self.cold, *mine["B"]) if s and s.charged.less), ())
+        if less:
+            needs.append(less_work_text(less))
+        return rule(
+            outcome,
+            self._incumbent_ms(),
+            self._candidate_ms(accepted=outcome.accepted),
+            incumbent=[*incumbent.samples, *mine["A"]],
+            candidate=mine["B"],
+            min_gain=self.site.settings.judge.min_gain,
+            needs="; ".join(needs),
         )
-        if checked.reason:
-            return Ruling(False, "rejected", checked.reason, outcome.standing, after)
-        charged = after + checked.charge_ms
-        if checked.charge_ms and gain_percent(before, charged) < self.site.settings.judge.min_gain * 100:
-            reason = _("what it saved is spent outside the target: {before} became {after} in all").format(
-                before=ms_text(before), after=ms_text(charged)
-            )
-            return Ruling(False, "rejected", reason, outcome.standing, charged)
-        needs = ""
-        if self.touches_host:
-            needs = _("it touches the host program ({where})").format(where=self.touches_host)
-        elif self.cold is not None and self.cold.charged.less:
-            needs = self._less_text(self.cold)
-        if self.touches_host and self.site.settings.verify.allow_host_edits:
-            needs = ""
-        return Ruling(True, outcome.kind, text, outcome.standing, charged, needs)
 
     # -- the diagnosis -------------------------------------------------------------------------------------
 
@@ -444,7 +417,7 @@ class Iteration:
     @property
     def measured(self) -> bool:
         """Whether a verdict on the time was reached (or the round was recognised as without effect)."""
-        return self.ruling is not None
+        return self.ruling is not None or self.no_effect
 
     def edits_text(self) -> str:
         """Which files the candidate changed, by how many lines."""
@@ -481,7 +454,7 @@ def run_incumbent(site: Site, round_number: int | None) -> Sample:
     last = ""
     for _attempt in range(2):
         try:
-            return site.bench.sample("A", role, round_number)
+            sample = site.bench.sample("A", role, round_number)
         except RunFailed as failure:
             last = failure.reason
             if failure.mismatch:
@@ -492,37 +465,13 @@ def run_incumbent(site: Site, round_number: int | None) -> Sample:
                     ).format(what=failure.reason),
                     level="warning",
                 )
-    raise IncumbentBroken(_("the accepted version itself fails: {why}").format(why=last))
-
-
-def verdict_text(outcome: Outcome, before_ms: float, after_ms: float) -> str:
-    """The judge's word as one sentence for a person."""
-    standing = outcome.standing
-    change = percent_text(change_percent(before_ms, after_ms), sign=True)
-    times = _("{before} became {after}, {runs} runs").format(
-        before=ms_text(before_ms), after=ms_text(after_ms), runs=standing.runs
-    )
-    interval = _("saving between {low} and {high}").format(
-        low=percent_text(standing.low_percent), high=percent_text(standing.high_percent)
-    )
-    match outcome.kind:
-        case "clear gain":
-            return _("GPU time {change}: {times}, clearly apart").format(change=change, times=times)
-        case "gain":
-            return _("GPU time {change}: {times}, {interval}").format(
-                change=change, times=times, interval=interval
-            )
-        case "clearly slower":
-            return _("clearly slower: GPU time {change}: {times}").format(change=change, times=times)
-        case "no gain":
-            return _("not faster: GPU time {change}: {times}").format(change=change, times=times)
-        case "not confirmed":
-            return _("the gain did not show again in the confirming runs: {times}").format(times=times)
-        case "cannot be seen":
-            if outcome.out_of_time:
-                return _("not decided within a tenth of the time left: {times}, {interval}").format(
-                    times=times, interval=interval
+        else:
+            known, found = site.incumbent.code, sample.record.code
+            if known and found and known != found:
+                raise IncumbentBroken(
+                    _(
+                        "the kept build of the accepted version is not what runs: its device code is another one"
+                    )
                 )
-            return _("cannot be seen at this noise: {times}, {interval}").format(
-                times=times, interval=interval
-            )
+            return sample
+    raise IncumbentBroken(_("the accepted version itself fails: {why}").format(why=last))

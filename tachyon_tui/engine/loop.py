@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import signal
@@ -17,23 +18,27 @@ from typing import TYPE_CHECKING
 from tachyon_tui.agents.base import Agent, AgentError
 from tachyon_tui.core import events as e
 from tachyon_tui.core.i18n import _
-from tachyon_tui.core.session import CommandReader, EngineLock, Journal, SessionPaths
+from tachyon_tui.core.session import CommandReader, EngineLock, Journal, SessionError, SessionPaths
 from tachyon_tui.core.states import IterationState
 from tachyon_tui.core.units import gain_percent
 from tachyon_tui.engine.bench import Role, RunFailed
+from tachyon_tui.engine.checks import PreflightFailed
 from tachyon_tui.engine.control import Control, Interrupted
 from tachyon_tui.engine.diagnosis import floor_ms_per_run
-from tachyon_tui.engine.iteration import IncumbentBroken, run_incumbent
+from tachyon_tui.engine.iteration import IncumbentBroken
 from tachyon_tui.engine.ledger import Ledger
 from tachyon_tui.engine.log import EventLog
-from tachyon_tui.engine.preflight import Preflight, PreflightFailed
+from tachyon_tui.engine.preflight import Preflight
+from tachyon_tui.engine.recalibrate import after_foreign_change
 from tachyon_tui.engine.reverting import revert_round
 from tachyon_tui.engine.rounds import RoundResult, play_round, roll_back
 from tachyon_tui.engine.site import Site
 from tachyon_tui.engine.stopping import RoundRecord, at_floor, converged
 from tachyon_tui.engine.student import paired_interval
+from tachyon_tui.profilers.ncu import NcuMissing
+from tachyon_tui.workspace.builds import CannotKeep
 from tachyon_tui.workspace.git import HeadMoved
-from tachyon_tui.workspace.problems import Problem
+from tachyon_tui.workspace.problems import ForeignChange, Problem
 from tachyon_tui.workspace.runner import become_subreaper
 
 if TYPE_CHECKING:
@@ -42,6 +47,8 @@ if TYPE_CHECKING:
 EXIT_IMPROVED, EXIT_ERROR, EXIT_USAGE, EXIT_NOTHING, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 PAIRS, MORE_PAIRS = 5, 10
 FINAL_RUNS = 2 + 2 * PAIRS
+BROKEN_OFF = (Problem, IncumbentBroken, NcuMissing, CannotKeep, OSError)
+"""What ends a session in the midst of its work: the outside world, not the candidate and not a bug."""
 
 
 class Engine:
@@ -88,42 +95,78 @@ class Engine:
         return tuple(self._accepted[self._accepted.index(number) :])
 
     def run(self) -> int:
-        """Play the session; returns the exit code. To be called in the main thread, for the signals' sake."""
+        """Play the session; returns the exit code. To be called in the main thread, for the signals' sake.
+
+        Raises `SessionError` when the journal cannot be written; the source is then as last accepted, or the message
+        says that it is not.
+        """
         become_subreaper()
         try:
             with self._signals():
-                self._start()
                 try:
-                    self._play()
-                except PreflightFailed as failed:
-                    self._log.write(
-                        e.PreflightCheck(
-                            name=failed.name, status="failed", message=failed.message, fix=failed.fix
-                        )
-                    )
-                    self._end(failed.message, failed.exit_code, failed.fix)
-                except Interrupted as stop:
-                    self._end(stop.reason, stop.exit_code)
-                except Problem as problem:
-                    code = EXIT_ERROR if self._site else EXIT_USAGE
-                    self._end(problem.message, code, problem.fix)
-                except IncumbentBroken as broken:
-                    self._end(
-                        str(broken), EXIT_ERROR, _("Run the program by hand; the accepted commits stay.")
-                    )
-                return self._finish()
+                    return self._run()
+                except SessionError as error:
+                    raise SessionError(f"{error.message} {self._put_back()}".strip(), error.fix) from error
         finally:
             self._journal.close()
-            shutil.rmtree(self._paths.scratch, ignore_errors=True)
+            for folder in (self._paths.scratch, self._paths.builds):
+                shutil.rmtree(folder, ignore_errors=True)
             for lock in self._locks:
                 lock.release()
+
+    def _run(self) -> int:
+        self._start()
+        try:
+            self._play()
+        except PreflightFailed as failed:
+            self._log.write(
+                e.PreflightCheck(name=failed.name, status="failed", message=failed.message, fix=failed.fix)
+            )
+            self._end(failed.message, failed.exit_code, failed.fix)
+        except Interrupted as stop:
+            self._end_interrupted(stop)
+        except BROKEN_OFF as error:
+            self._break_off(error)
+        return self._finish()
+
+    def _end_interrupted(self, stop: Interrupted) -> None:
+        """The session ends outside of a round: the tree is as last accepted."""
+        if self._site is None and stop.exit_code is None and self._control.left <= 0:
+            fix = _("The checks alone take longer: raise --timeout, or `timeout` in .tachyon/evolve.toml.")
+            self._end(stop.reason, EXIT_USAGE, fix)
+        else:
+            self._end(stop.reason, stop.exit_code)
+
+    def _break_off(self, error: Exception) -> None:
+        """End with the error's message and fix, the tree as last accepted."""
+        message, fix = _explained(error)
+        # What is not as we left it is in somebody else's hands: it stays as it is.
+        left = "" if isinstance(error, (ForeignChange, HeadMoved)) else self._put_back()
+        self._end(f"{message} {left}".strip(), EXIT_ERROR if self._site else EXIT_USAGE, fix)
+
+    def _put_back(self) -> str:
+        """Bring back the last accepted source and build without the journal; what became of it, in words."""
+        site = self._site
+        if site is None:
+            return ""
+        try:
+            if not site.tree.restore(site.incumbent.files):
+                return ""
+            site.bench.incumbent_rebuilt()
+            if site.bench.has("A"):
+                site.bench.place("A")
+        except BROKEN_OFF as error:
+            return _("The last accepted state could not be put back: {why}").format(why=_explained(error)[0])
+        return _("The source was put back as last accepted.")
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
         def on_signal(number: int, _frame: FrameType | None) -> None:
             self._control.signal(signal.Signals(number).name)
 
-        wanted = (signal.SIGINT, signal.SIGTERM)
+        wanted = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup(1) leaves it
+            wanted.append(signal.SIGHUP)
         before = {number: signal.signal(number, on_signal) for number in wanted}
         try:
             yield
@@ -160,27 +203,36 @@ class Engine:
             self._agent,
         )
         site = self._site = preflight.run()
+        try:
+            self._rounds(site)
+            self._revert_if_asked(site)
+        except Interrupted as stop:
+            self._end(stop.reason, stop.exit_code)
+        if self._exit_code is None and self._accepted:
+            if site.bench.has("original"):
+                self._remeasure(site)
+            else:
+                self._unfinished(_("the original's build could not be kept"))
+
+    def _rounds(self, site: Site) -> None:
         number = 0
         last = site.settings.max_iterations
         while number < last:
             reason = self._stop_reason(site)
             if reason:
                 self._end(reason)
-                break
+                return
             self._between_rounds(site)
             if self._control.stop_after_round:
                 self._end(_("stopped by the user after a round"))
-                break
+                return
             result = self._round(site, number)
             number += 1
-            if result.failure is not None and isinstance(result.failure, AgentError):
+            if isinstance(result.failure, AgentError):
                 last += 1
             if self._reason:
-                break
-        else:
-            self._end(_("the limit of {count} rounds is reached").format(count=site.settings.max_iterations))
-        if self._exit_code is None and self._accepted and site.bench.has("original"):
-            self._remeasure(site)
+                return
+        self._end(_("the limit of {count} rounds is reached").format(count=site.settings.max_iterations))
 
     def _between_rounds(self, site: Site) -> None:
         if self._request.interactive and self._states:
@@ -188,15 +240,22 @@ class Engine:
         self._reserve(site)
         with self._ledger.spend("person"):
             self._control.boundary()
-        if self._control.revert is not None:
-            asked, self._control.revert = self._control.revert, None
-            gone = self._accepted_from(asked.round) or ()
-            revert_round(site, gone, self._accepted)
-            self._accepted = [number for number in self._accepted if number not in gone]
-        if site.verify_first:
-            site.verify_first = False
-            with self._ledger.spend("engine"):
-                run_incumbent(site, None)
+        self._revert_if_asked(site)
+        changed = site.tamper.changed()
+        if changed:
+            after_foreign_change(site, changed)
+
+    def _revert_if_asked(self, site: Site) -> None:
+        self._control.check(now=True)
+        asked, self._control.revert = self._control.revert, None
+        gone = self._accepted_from(asked.round) if asked is not None else None
+        if gone:
+            left = [number for number in self._accepted if number not in gone]
+            try:
+                revert_round(site, gone, left)
+            finally:
+                if site.incumbent.round == (left[-1] if left else None):
+                    self._accepted = left
 
     def _reserve(self, site: Site) -> None:
         """Keep back what the final re-measurement will take, once there is something to re-measure."""
@@ -210,22 +269,21 @@ class Engine:
         self._states.append(result.state)
         if result.state is IterationState.SUCCESS:
             self._accepted.append(number)
-        elif not site.settings.git.auto_rollback:
+        if result.stop is not None:
+            self._end(result.stop.reason, result.stop.exit_code)
+        if isinstance(result.failure, AgentError | Problem) and site.attended:
+            self._ask_for_help(site, result.failure)
+        elif isinstance(result.failure, AgentError):
+            self._end(result.failure.message, EXIT_ERROR, result.failure.fix)
+        elif result.failure is not None:
+            self._break_off(result.failure)
+        if result.state is not IterationState.SUCCESS and not site.settings.git.auto_rollback:
             self._end(
                 _("round {number} was rejected and is left in place (auto_rollback = false)").format(
                     number=number
                 ),
-                EXIT_IMPROVED if self._accepted else EXIT_NOTHING,
+                EXIT_NOTHING,
             )
-        if result.stop is not None:
-            self._end(result.stop.reason, result.stop.exit_code)
-        if isinstance(result.failure, IncumbentBroken):
-            self._end(str(result.failure), EXIT_ERROR)
-        if isinstance(result.failure, AgentError | Problem):
-            if site.attended:
-                self._ask_for_help(site, result.failure)
-            else:
-                self._end(result.failure.message, EXIT_ERROR, result.failure.fix)
         return result
 
     def _ask_for_help(self, site: Site, failure: AgentError | Problem) -> None:
@@ -266,15 +324,24 @@ class Engine:
         self._control.reserve = 0.0
         try:
             self._remeasured = self._pairs(site)
-        except (Interrupted, RunFailed) as stop:
-            self._log.notice(
-                _("The final re-measurement was not finished: {why}").format(why=stop), level="warning"
-            )
-            return
+        except Interrupted as stop:
+            self._unfinished(stop.reason)
+            if stop.exit_code is not None:
+                self._reason, self._exit_code = stop.reason, stop.exit_code
+        except RunFailed as failure:
+            self._unfinished(failure.reason)
+        except BROKEN_OFF as error:
+            self._unfinished(_explained(error)[0])
+            self._reason, self._exit_code, self._fix = _explained(error)[0], EXIT_ERROR, _explained(error)[1]
+        else:
+            self._log.write(self._remeasured)
         finally:
-            with self._control.shielded():
-                site.bench.place("A")
-        self._log.write(self._remeasured)
+            site.bench.place("A")
+
+    def _unfinished(self, why: str) -> None:
+        self._log.notice(
+            _("The final re-measurement was not finished: {why}").format(why=why), level="warning"
+        )
 
     def _pairs(self, site: Site) -> e.Remeasured:
         def run(name: str, *, cold: bool = False) -> float:
@@ -339,6 +406,24 @@ class Engine:
         return code
 
 
+def _explained(error: Exception) -> tuple[str, str]:
+    """Message and fix of one of `BROKEN_OFF`."""
+    if isinstance(error, (Problem, NcuMissing)):
+        return error.message, error.fix
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return (
+            _("A file or a process cannot be used: {why}.").format(why=f"{error.strerror or error}{where}"),
+            _("See that the disk is not full and that the project can be written; then start again."),
+        )
+    if isinstance(error, CannotKeep):
+        return (
+            _("A kept build cannot be put back: {why}").format(why=error),
+            _("Build the program again by hand; the accepted commits stay."),
+        )
+    return str(error), _("Run the program by hand; the accepted commits stay.")
+
+
 def _log_gain(original: list[float], best: list[float]) -> tuple[float, float, float]:
     return paired_interval([log(b) - log(o) for o, b in zip(original, best, strict=True)])
 
@@ -346,4 +431,4 @@ def _log_gain(original: list[float], best: list[float]) -> tuple[float, float, f
 def _machine() -> str:
     import platform
 
-    return f"{platform.system()} {platform.machine()}"
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"

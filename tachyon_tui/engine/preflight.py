@@ -3,65 +3,61 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from tachyon_tui.agents.base import Agent
-from tachyon_tui.core import events as e
+from tachyon_tui.agents.base import Agent, AgentError
 from tachyon_tui.core.i18n import _
-from tachyon_tui.core.launches import RunRecord
-from tachyon_tui.core.profile import KernelProfile
+from tachyon_tui.core.profile import KernelProfile, Report
 from tachyon_tui.core.session import SessionPaths, list_sessions
-from tachyon_tui.core.units import bytes_text, ms_text, percent_text
+from tachyon_tui.core.units import bytes_text
+from tachyon_tui.engine.baseline import (
+    announce,
+    calibrate,
+    diagnose_baseline,
+    first_judge,
+    new_diagnosis,
+    new_oracle,
+)
 from tachyon_tui.engine.bench import Bench, RunFailed, Sample, last_lines
-from tachyon_tui.engine.charge import CountsDiffer, learn_scope
+from tachyon_tui.engine.checks import Checks, PreflightFailed
 from tachyon_tui.engine.control import Control
-from tachyon_tui.engine.diagnosis import Diagnosis, choose_launches
-from tachyon_tui.engine.judge import Judge, Rule
+from tachyon_tui.engine.instruments import (
+    check_sanitizer,
+    choose_instruments,
+    stopwatch_advice,
+    time_with_ncu,
+)
 from tachyon_tui.engine.ledger import Ledger
 from tachyon_tui.engine.log import EventLog
-from tachyon_tui.engine.rounds import accepted_before, content_hash, tick_share
+from tachyon_tui.engine.rounds import accepted_before, content_hash
 from tachyon_tui.engine.site import Budget, Incumbent, Site
-from tachyon_tui.profilers.base import ChildEnd, Diagnoser, Timer
+from tachyon_tui.profilers.base import Finished, Timer
 from tachyon_tui.profilers.gpu import GpuMonitor
-from tachyon_tui.profilers.kernel_timer import KernelTimer, RecorderUnavailable, build_recorder
-from tachyon_tui.profilers.ncu import NcuDiagnoser, NcuMissing, function_name
-from tachyon_tui.profilers.ncu import tool as ncu_tool
+from tachyon_tui.profilers.kernel_timer import KernelTimer
+from tachyon_tui.profilers.ncu import function_name
 from tachyon_tui.profilers.ncu_timer import NcuTimer
 from tachyon_tui.profilers.reader import read_report_apart
 from tachyon_tui.profilers.report import ReportError
-from tachyon_tui.profilers.roofline import floor
-from tachyon_tui.profilers.stopwatch import Stopwatch
 from tachyon_tui.workspace.builds import CannotKeep
 from tachyon_tui.workspace.editable import EditableSet
 from tachyon_tui.workspace.files import written
 from tachyon_tui.workspace.git import Repository
 from tachyon_tui.workspace.outputs import Outputs
-from tachyon_tui.workspace.runner import ChildProblem, run_child, split_command
+from tachyon_tui.workspace.runner import ChildProblem, split_command
 from tachyon_tui.workspace.source_tree import SourceTree
 from tachyon_tui.workspace.tamper import Tamper
-from tachyon_tui.workspace.verify import Oracle
 
 if TYPE_CHECKING:
     from tachyon_tui.engine.start import Request
 
 LEAST_DISK = 200 << 20
 COMPILED = frozenset({".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".cl"})
-NOISY = 0.20
-
-
-class PreflightFailed(Exception):
-    """The session cannot start; the message says why and ``fix`` what to do."""
-
-    def __init__(self, name: str, message: str, fix: str, exit_code: int = 2) -> None:
-        super().__init__(message)
-        self.name = name
-        self.message = message
-        self.fix = fix
-        self.exit_code = exit_code
 
 
 @dataclass
@@ -76,39 +72,34 @@ class Preflight:
     ledger: Ledger
     agent: Agent
 
+    @cached_property
+    def _checks(self) -> Checks:
+        return Checks(self.log)
+
     def run(self) -> Site:
         """All checks; raises `PreflightFailed`, `Problem` or an interruption."""
         settings, request = self.request.settings, self.request
         repo = self._repository()
+        tip = self._tip(repo)
         self._disk()
-        timer, diagnoser = self._instruments()
-        argv = self._run_argv()
-        bench = Bench(
-            settings, request.cwd, self.root, self.paths, argv, self.control, self.log, self.ledger, timer,
-            GpuMonitor(),
-        )  # fmt: skip
-        verify = settings.verify
-        bench.outputs = Outputs(
-            self.root,
-            verify.outputs,
-            protected=frozenset(repo.tracked_files()),
-            rtol=verify.rtol,
-            atol=verify.atol,
-        )
+        new_oracle(settings.verify, [])
+        check_sanitizer(settings)
+        report = self._report()
+        timer, diagnoser = choose_instruments(settings, self._checks)
+        bench = self._bench(repo, timer)
         self._model()
         self._first_build(bench)
-        first = self._first_run(bench, diagnoser)
-        names = self._targets(bench, first)
+        first = self._first_run(bench, have_ncu=diagnoser is not None)
+        names = self._targets(first)
         editable = self._editable(repo, names, ())
         tree = self._tree(bench, repo, editable)
         tamper = Tamper(self.root, set(repo.tracked_files()) - editable.files)
         tamper.start()
         self._learn_build(bench, tree, frozenset(repo.tracked_files()))
-        samples = self._calibrate(bench)
+        samples = calibrate(bench, self.control, settings)
         tamper.exempt(tamper.changed())
-        judge = self._judge(bench, samples)
-        diagnosis = self._diagnosis(diagnoser)
-        incumbent = Incumbent(tree.snapshot(), self._tip(repo), launches=samples[-1].charged.launches)
+        judge = first_judge(settings.judge, samples)
+        incumbent = Incumbent(tree.snapshot(), tip, launches=samples[-1].charged.launches)
         incumbent.code = samples[-1].record.code
         for sample in samples:
             incumbent.saw(sample)
@@ -125,45 +116,45 @@ class Preflight:
             bench=bench,
             tree=tree,
             tamper=tamper,
-            diagnosis=diagnosis,
+            diagnosis=new_diagnosis(
+                diagnoser, settings, request.cwd, self.paths, self.control, self.log, self.ledger
+            ),
             judge=judge,
             agent=self.agent,
             budget=Budget(settings.llm.max_tokens, settings.llm.max_cost),
             incumbent=incumbent,
             branch=repo.branch(),
+            start_head=repo.head(),
             kernel_names=names,
             exit_code_alone=bench.oracle is None or bench.oracle.empty,
         )
-        incumbent.ms = site.base_ms = self._announce(bench, judge, samples)
-        site.incumbent.profiles = site.base_profiles = self._baseline_diagnosis(site, samples[-1])
+        incumbent.ms = site.base_ms = announce(bench, judge, samples, self.log, self._checks)
+        site.incumbent.profiles = site.base_profiles = self._profiles(site, report, samples[-1])
         self._widen(site, repo, names)
         return site
 
-    # -- single checks -------------------------------------------------------------------------------------
-
-    def _ok(self, name: str, message: str, fix: str = "", status: Literal["ok", "warning"] = "ok") -> None:
-        self.log.write(e.PreflightCheck(name=name, status=status, message=message, fix=fix))
-
     def _repository(self) -> Repository:
         repo = Repository.open(self.request.cwd)
+        repo.info_exclude("/.tachyon/sessions/")
         under_way = repo.in_progress()
         if under_way:
+            end = "git bisect reset" if under_way == "bisect" else f"git {under_way} --abort"
             raise PreflightFailed(
                 "git",
                 _("A {what} is in progress.").format(what=under_way),
-                _("Finish or abort it: `git {what} --abort`.").format(what=under_way),
+                _("Finish it, or give it up with `{command}`; then start again.").format(command=end),
             )
         head = repo.head()
-        repo.info_exclude("/.tachyon/sessions/")
         where = repo.branch() or _("detached HEAD")
-        self._ok("git", _("{root} at {head} ({branch})").format(root=repo.root, head=head[:10], branch=where))
+        self._checks.ok(
+            "git", _("{root} at {head} ({branch})").format(root=repo.root, head=head[:10], branch=where)
+        )
         identity = repo.fallback_identity()
         if identity:
-            self._ok(
+            self._checks.warn(
                 "git",
                 _("git knows no name for you; commits will carry {identity}").format(identity=identity),
                 "git config --global user.name NAME; git config --global user.email ADDRESS",
-                "warning",
             )
         return repo
 
@@ -187,61 +178,40 @@ class Preflight:
         if settings.run_cmd.strip():
             return split_command(settings.run_cmd)
         executable = self.request.executable
-        beside = self.request.cwd / executable
-        if os.sep not in executable and shutil.which(executable) is None and beside.exists():
+        if os.sep not in executable and shutil.which(executable) is None:
             executable = f"./{executable}"
         return [executable, *self.request.exe_args]
 
-    def _instruments(self) -> tuple[Timer, Diagnoser | None]:
-        settings = self.request.settings
-        if settings.profiler == "stopwatch":
-            try:
-                watch = Stopwatch(settings.stopwatch.pattern)
-            except ValueError as error:
-                raise PreflightFailed("timer", str(error), _("Mend `[stopwatch] pattern`.")) from error
-            self._ok(
-                "timer",
-                _("a stopwatch times the program; a program can fool it"),
-                _("Use the GPU's own records where there is a GPU: `--profiler gpu`."),
-                "warning",
-            )
-            return watch, None
-        diagnoser = self._ncu()
-        try:
-            recorder = build_recorder()
-        except RecorderUnavailable as why:
-            return self._ncu_timer(diagnoser is not None, why.reason, why.fix), diagnoser
-        self._ok("timer", _("the kernel recorder is loaded into every run ({path})").format(path=recorder))
-        return KernelTimer(recorder), diagnoser
-
-    def _ncu(self) -> NcuDiagnoser | None:
-        settings = self.request.settings.ncu
-        try:
-            found = ncu_tool(settings)
-        except NcuMissing as missing:
-            self._ok("ncu", missing.message, missing.fix, "warning")
+    def _report(self) -> tuple[Report, Path] | None:
+        """The report that was given as the baseline's diagnosis, read."""
+        given = self.request.settings.report
+        if not given:
             return None
-        self._ok("ncu", f"{'.'.join(map(str, found.version)) or '?'} ({found.program})")
-        return NcuDiagnoser(settings)
+        path = self.root / given
+        if not path.exists():
+            path = self.request.cwd / given
+        try:
+            return read_report_apart(path), path
+        except ReportError as error:
+            raise PreflightFailed("report", error.message, error.fix) from error
 
-    def _ncu_timer(self, have_ncu: bool, reason: str, fix: str) -> Timer:
-        if not have_ncu:
-            raise PreflightFailed(
-                "timer",
-                _("Nothing can time the GPU: {why}").format(why=reason),
-                f"{fix} " + _("Or time the program with `--profiler stopwatch`."),
-            )
-        self._ok(
-            "timer",
-            _("ncu times the runs, because the recorder cannot: {why}").format(why=reason),
-            fix,
-            "warning",
+    def _bench(self, repo: Repository, timer: Timer) -> Bench:
+        settings = self.request.settings
+        bench = Bench(
+            settings, self.request.cwd, self.root, self.paths, self._run_argv(), self.control, self.log,
+            self.ledger, timer, GpuMonitor(),
+        )  # fmt: skip
+        verify = settings.verify
+        bench.outputs = Outputs(
+            self.root,
+            verify.outputs,
+            protected=frozenset(repo.tracked_files()),
+            rtol=verify.rtol,
+            atol=verify.atol,
         )
-        return NcuTimer(self.request.settings.ncu)
+        return bench
 
     def _model(self) -> None:
-        from tachyon_tui.agents.base import AgentError
-
         try:
             with self.ledger.spend("model"):
                 self.agent.check()
@@ -254,7 +224,7 @@ class Preflight:
                 _("--max-cost needs a model whose price is known; this one's is not."),
                 _("Use --max-tokens instead."),
             )
-        self._ok("model", self.request.settings.llm.model or _("built in"))
+        self._checks.ok("model", self.request.settings.llm.model or _("built in"))
 
     def _first_build(self, bench: Bench) -> None:
         if not bench.compiled:
@@ -271,33 +241,62 @@ class Preflight:
                     command=self.request.settings.build_cmd
                 ),
             )
-        self._ok("build", _("passed in {seconds:.1f} s").format(seconds=outcome.seconds))
+        self._checks.ok("build", _("passed in {seconds:.1f} s").format(seconds=outcome.seconds))
 
-    def _first_run(self, bench: Bench, diagnoser: Diagnoser | None) -> Sample:
+    def _first_run(self, bench: Bench, *, have_ncu: bool) -> Sample:
+        """One run, to see that the program runs and can be timed; ncu takes over where the recorder cannot."""
+        try:
+            return self._try_run(bench)
+        except RunFailed as failure:
+            unrecorded = self._timer_says(bench) if isinstance(bench.timer, KernelTimer) else ""
+            if failure.crashed or not unrecorded:
+                raise self._run_failed(bench, failure) from failure
+        bench.timer = time_with_ncu(
+            self.request.settings,
+            self._checks,
+            unrecorded,
+            _("See that the program ends through main or exit()."),
+            have_ncu=have_ncu,
+        )
+        try:
+            return self._try_run(bench)
+        except RunFailed as failure:
+            raise self._run_failed(bench, failure) from failure
+
+    def _try_run(self, bench: Bench) -> Sample:
         try:
             return bench.run_in_place("baseline", None, cold=True)
         except ChildProblem as problem:
-            raise PreflightFailed("run", problem.message, problem.fix) from problem
-        except RunFailed as failure:
-            if failure.crashed or not isinstance(bench.timer, KernelTimer):
-                raise self._run_failed(failure) from failure
-            reason = failure.reason
-        bench.timer = self._ncu_timer(
-            diagnoser is not None, reason, _("See that the program ends through main or exit().")
-        )
-        try:
-            return bench.run_in_place("baseline", None, cold=True)
-        except RunFailed as failure:
-            raise self._run_failed(failure) from failure
+            fix = problem.fix
+            if not bench.compiled:
+                fix = _('Build it, or give the command that does: --build "make -j8". ') + fix
+            raise PreflightFailed("run", problem.message, fix) from problem
 
-    def _run_failed(self, failure: RunFailed) -> PreflightFailed:
-        return PreflightFailed(
-            "run",
-            failure.reason,
-            _("The program must run and pass its own check before the agent starts; try it by hand."),
-        )
+    def _timer_says(self, bench: Bench) -> str:
+        """Why the timer itself could not time the last run; empty when it could."""
+        scratch = self.paths.scratch / "run"
+        return bench.timer.read(scratch, Finished(1, 0.0, scratch / "stdout", scratch / "ncu.log")).problem
 
-    def _targets(self, bench: Bench, first: Sample) -> tuple[str, ...]:
+    def _run_failed(self, bench: Bench, failure: RunFailed) -> PreflightFailed:
+        run = shlex.join(bench.run_argv)
+        if isinstance(bench.timer, NcuTimer):
+            said = self._timer_says(bench)
+            if said:
+                return PreflightFailed("run", said, stopwatch_advice())
+        if failure.crashed:
+            fix = _(
+                "`{command}` must end by itself with exit code 0: try it by hand in {folder}. If it only needs "
+                "longer than {seconds:.0f} s, raise `[run] timeout`; if it prints too much, let it print less."
+            ).format(command=run, folder=self.request.cwd, seconds=self.request.settings.run.timeout)
+        elif self.request.settings.verify.command:
+            fix = _("Run `{command}` and then `{check}` by hand: both must exit with code 0.").format(
+                command=run, check=self.request.settings.verify.command
+            )
+        else:
+            fix = _("Run `{command}` by hand and look at what it prints.").format(command=run)
+        return PreflightFailed("run", failure.reason, fix)
+
+    def _targets(self, first: Sample) -> tuple[str, ...]:
         if first.record.instrument == "stopwatch":
             return ()
         text = self.request.settings.target_kernel
@@ -310,7 +309,7 @@ class Preflight:
                 _("No kernel's name holds {text!r}; these ran: {ran}").format(text=text, ran=ran),
                 _("Give -k a part of one of these names."),
             )
-        self._ok("kernels", ", ".join(chosen[:5]))
+        self._checks.ok("kernels", ", ".join(chosen[:5]))
         return chosen
 
     def _editable(self, repo: Repository, names: Sequence[str], sources: Sequence[str]) -> EditableSet:
@@ -342,21 +341,20 @@ class Preflight:
                     files=", ".join(ours)
                 ),
                 _("Commit them first, so that nothing of yours can be lost: `git commit {files}`.").format(
-                    files=" ".join(ours)
+                    files=shlex.join(ours)
                 ),
             )
         others = sorted(dirty - set(editable.files))
         if others:
-            self._ok(
+            self._checks.warn(
                 "git",
                 _("other uncommitted changes stay as they are: {files}").format(files=", ".join(others[:10])),
-                status="warning",
             )
-        self._ok("editable", ", ".join(sorted(editable.files)))
+        self._checks.ok("editable", ", ".join(sorted(editable.files)))
         tree = SourceTree(repo.root, editable)
         bench.tree = tree
         if settings.git.branch:
-            self._ok("git", _("commits go to the branch {name}").format(name=settings.git.branch))
+            self._checks.ok("git", _("commits go to the branch {name}").format(name=settings.git.branch))
         return tree
 
     def _not_ours(self, dirty: list[str]) -> list[str]:
@@ -381,7 +379,11 @@ class Preflight:
         outcome = bench.build(None, 0)
         if not outcome.ok:
             raise PreflightFailed(
-                "build", outcome.message, _("It passed a moment ago: see that the build is repeatable.")
+                "build",
+                f"{outcome.message}\n{last_lines(outcome.tail, 15)}",
+                _("It passed a moment ago: see that `{command}` passes twice in a row.").format(
+                    command=self.request.settings.build_cmd
+                ),
             )
         bench.sources = tracked - written(before, bench.store.scan())
         rewritten = bench.rewritten(before)
@@ -399,13 +401,11 @@ class Preflight:
             bench.remember("A")
         except CannotKeep as why:
             bench.can_keep = False
-            self._ok(
-                "build",
-                _("builds cannot be kept ({why}): only clear gains can be accepted").format(why=why),
-                status="warning",
+            self._checks.warn(
+                "build", _("builds cannot be kept ({why}): only clear gains can be accepted").format(why=why)
             )
             return
-        self._ok("build", _("rebuilds {count} files").format(count=len(rewritten)))
+        self._checks.ok("build", _("rebuilds {count} files").format(count=len(rewritten)))
 
     def _idle_build(self, bench: Bench, rewritten: frozenset[str]) -> frozenset[str]:
         """What the build writes although there is nothing to do; nothing where it always builds everything."""
@@ -414,157 +414,14 @@ class Preflight:
         idle = bench.rewritten(before) if outcome.ok else frozenset()
         return frozenset() if idle >= rewritten else idle
 
-    def _calibrate(self, bench: Bench) -> list[Sample]:
-        rule = Rule()
-        samples: list[Sample] = []
-        try:
-            for index in range(1 + rule.calibration):
-                self.control.boundary()
-                samples.append(bench.sample("A", "baseline", None, cold=index == 0))
-        except RunFailed as failure:
-            raise PreflightFailed(
-                "run",
-                _("run {number} of the calibration failed: {why}").format(
-                    number=len(samples) + 1, why=failure.reason
-                ),
-                _("The program must pass every time; a check that fails now and then decides nothing."),
-            ) from failure
-        if samples[-1].record.truncated and self.request.settings.judge.per == "run":
-            raise PreflightFailed(
-                "timer",
-                _("The program launches more kernels than ncu can time in one run."),
-                _('Judge the mean per launch: set `[judge] per = "launch"`.'),
-            )
-        verify = self.request.settings.verify
-        if verify.stdout != "off":
-            bench.oracle = Oracle.learn(
-                [sample.stdout for sample in samples],
-                mode=verify.stdout,
-                ignore=verify.ignore,
-                rtol=verify.rtol,
-                atol=verify.atol,
-            )
-        self._learn_scope(bench, [sample.record for sample in samples])
-        return [replace(sample, charged=bench.scope.charge(sample.record)) for sample in samples[1:]]
-
-    def _learn_scope(self, bench: Bench, records: Sequence[RunRecord]) -> None:
-        settings = self.request.settings
-        if settings.profiler == "stopwatch":
-            return
-        try:
-            bench.scope = learn_scope(records, settings.target_kernel, settings.judge.per)
-        except CountsDiffer as differ:
-            raise PreflightFailed(
-                "run",
-                _(
-                    "The program launches its target kernels a different number of times in each run: {counts}."
-                ).format(counts=", ".join(map(str, differ.counts))),
-                _('Judge the mean per launch: set `[judge] per = "launch"`.'),
-            ) from differ
-
-    def _judge(self, bench: Bench, samples: Sequence[Sample]) -> Judge:
-        settings = self.request.settings.judge
-        rule = Rule(
-            min_gain=settings.min_gain, alpha=settings.alpha, max_pairs=max(3, settings.max_samples - 1)
-        )
-        times = [replace(s, ms=s.charged.ms) for s in samples]
-        judge = Judge(rule, tick_share(times[-1], times[-1].ms))
-        judge.calibrate([s.log for s in times])
-        return judge
-
-    def _announce(self, bench: Bench, judge: Judge, samples: Sequence[Sample]) -> float:
-        times = sorted(s.charged.ms for s in samples)
-        middle = times[len(times) // 2]
-        oracle = bench.oracle
-        noise, visible = judge.noise * 100, judge.visible * 100
-        words = [
-            _(
-                "noise of this program here: {noise} a run ({runs} runs). Gains below {visible} may be missed."
-            ).format(noise=percent_text(noise, digits=2), runs=len(times), visible=percent_text(visible))
-        ]
-        if judge.visible > 3 * judge.rule.min_gain:
-            words.append(
-                _("To see smaller gains: lock the clocks, enlarge the problem, free the GPU, or set "
-                  "`[judge] max_samples = {samples}` for gains of 5 %.").format(
-                    samples=judge.samples_for_five_percent
-                )
-            )  # fmt: skip
-        self.log.write(
-            e.Calibrated(
-                who="baseline",
-                ms=middle,
-                samples_ms=tuple(s.charged.ms for s in samples),
-                noise_percent=noise,
-                visible_percent=visible,
-                instrument=samples[-1].record.instrument,
-                kernels=samples[-1].charged.kernels,
-                oracle=oracle.describe() if oracle is not None else "",
-                exit_code_alone=oracle is None or oracle.empty,
-                message=" ".join(words),
-            )
-        )
-        if oracle is None or oracle.empty:
-            self._ok(
-                "check",
-                _("nothing stable is printed: candidates are checked by the exit code alone"),
-                _("Let the program print a result, or set `[verify] outputs` or `[verify] command`."),
-                "warning",
-            )
-        if judge.visible > NOISY:
-            self._ok("noise", words[0], words[1], "warning")
-        return middle
-
     # -- diagnosis -----------------------------------------------------------------------------------------
 
-    def _diagnosis(self, diagnoser: Diagnoser | None) -> Diagnosis:
-        control, cwd = self.control, self.request.cwd
-
-        def run(argv: Sequence[str], env: Mapping[str, str], timeout: float, output: Path) -> ChildEnd:
-            result = run_child(
-                argv,
-                cwd=cwd,
-                env=dict(env),
-                timeout=control.allowance(timeout),
-                stdout=output,
-                check=control.check,
-            )
-            return ChildEnd(result.exit_code, result.timed_out, result.seconds, result.tail)
-
-        given = self.request.settings.floor
-
-        def with_floor(profile: KernelProfile) -> KernelProfile:
-            return profile.model_copy(update={"floor": floor(profile, given.bytes, given.flops)})
-
-        return Diagnosis(diagnoser, self.log, self.ledger, self.paths.reports, run, with_floor)
-
-    def _baseline_diagnosis(self, site: Site, sample: Sample) -> tuple[KernelProfile, ...]:
-        settings = site.settings
-        if settings.report:
-            path = self.root / settings.report
-            if not path.exists():
-                path = self.request.cwd / settings.report
-            try:
-                return site.diagnosis.adopt(read_report_apart(path), path)
-            except ReportError as error:
-                raise PreflightFailed("report", error.message, error.fix) from error
-        if not site.diagnosis.available:
-            return ()
-        wanted = choose_launches(sample.record, site.bench.scope)
-        outcome = site.diagnosis.diagnose(site.bench.run_argv, wanted, "baseline", None)
-        if outcome is None:
-            return ()
-        if outcome.report is None:
-            site.why_no_profile = outcome.message
-            if outcome.status in ("permission", "driver", "unsupported_gpu", "ncu_missing"):
-                site.diagnosis.give_up()
-            self._ok("ncu", outcome.message, outcome.fix, "warning")
-            return ()
-        profiles = site.diagnosis.with_floor(outcome.report.kernels)
-        first = profiles[0]
-        self._ok(
-            "ncu", _("profiled {name}, {ms} under ncu").format(name=first.name, ms=ms_text(first.gpu_time_ms))
-        )
-        return profiles
+    def _profiles(
+        self, site: Site, report: tuple[Report, Path] | None, sample: Sample
+    ) -> tuple[KernelProfile, ...]:
+        if report is not None:
+            return site.diagnosis.adopt(*report)
+        return diagnose_baseline(site, sample, self._checks)
 
     def _widen(self, site: Site, repo: Repository, names: Sequence[str]) -> None:
         """Add tracked files that the report's line information names (device functions in headers)."""
@@ -581,4 +438,4 @@ class Preflight:
         site.bench.tree = site.tree
         site.incumbent.files = site.tree.snapshot()
         site.tamper.exempt(fresh)
-        self._ok("editable", _("also {files}, by the report's lines").format(files=", ".join(fresh)))
+        self._checks.ok("editable", _("also {files}, by the report's lines").format(files=", ".join(fresh)))

@@ -3,74 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 from tachyon_tui.core import events as e
 from tachyon_tui.core.i18n import _
-from tachyon_tui.engine.bench import Role, RunFailed, Sample
-from tachyon_tui.engine.diagnosis import choose_launches
 from tachyon_tui.engine.iteration import IncumbentBroken
-from tachyon_tui.engine.rounds import announce, changed_files, tick_share
+from tachyon_tui.engine.recalibrate import calibrate
+from tachyon_tui.engine.rounds import changed_files, check_head, diagnose_incumbent
 from tachyon_tui.engine.site import Incumbent, Site
+from tachyon_tui.workspace.problems import Problem
 
 
 def revert_round(site: Site, gone: Sequence[int], left: Sequence[int]) -> None:
     """Return to the state before ``gone[0]``; all rounds in ``gone`` go, those in ``left`` stay accepted.
 
-    Files, commit, build, calibration and diagnosis follow. Raises `IncumbentBroken` when the old state no longer
-    builds or runs, `ForeignChange` or `HeadMoved` (nothing was overwritten) when somebody else changed things.
+    Files, commit and build change together or not at all; the calibration and the diagnosis follow. Raises
+    `IncumbentBroken` when the old state no longer builds or runs, `ForeignChange` or `HeadMoved` (nothing was
+    overwritten) when somebody else changed things.
     """
-    old = site.before[gone[0]]
-    current = site.tree.snapshot()
-    site.tree.restore(old)
-    files = changed_files(site.tree, current)
-    commit = ""
-    if site.settings.git.auto_commit and files:
-        rounds = ", ".join(f"#{number}" for number in gone)
-        commit = site.repo.commit_files(
-            files,
-            f"tachyon: take back {rounds}\n\nReturns to the state before round {gone[0]}.\n",
-            branch=site.settings.git.branch or None,
-            expected_head=site.incumbent.head,
-            expected_branch=site.branch,
+    check_head(site)
+    old, current = site.before[gone[0]], site.tree.snapshot()
+    samples = [site.base_ms] if not left else [site.incumbent.ms]
+    with site.control.shielded():
+        site.tree.restore(old)
+        try:
+            commit = _commit(site, gone, changed_files(site.tree, current))
+        except Problem:
+            site.tree.restore(current)
+            raise
+        for number in gone:
+            site.before.pop(number, None)
+        site.incumbent = Incumbent(
+            old, commit or site.incumbent.head, ms=samples[0], round=left[-1] if left else None
         )
-    if site.bench.compiled:
-        outcome = site.bench.build(None, 0)
-        if not outcome.ok:
+        site.log.write(e.Reverted(rounds=tuple(gone), commit=commit, best_ms=site.incumbent.ms))
+        if site.bench.compiled and not site.bench.build(None, 0).ok:
             raise IncumbentBroken(
                 _("the state before round {number} no longer builds").format(number=gone[0])
             )
-    site.bench.incumbent_rebuilt()
-    site.bench.remember("A")
-    site.bench.place("A")
-    head = commit or site.incumbent.head
-    site.incumbent = Incumbent(old, head, round=left[-1] if left else None)
-    _calibrate(site)
-    site.log.write(e.Reverted(rounds=tuple(gone), commit=commit, best_ms=site.incumbent.ms))
+        site.bench.incumbent_rebuilt(anew=True)
+    calibrate(site)
     if site.incumbent.round is None:
         site.incumbent.profiles = site.base_profiles
-    elif site.diagnosis.available:
-        sample = site.incumbent.samples[-1]
-        wanted = choose_launches(sample.record, site.bench.scope)
-        found = site.diagnosis.diagnose(site.bench.run_argv, wanted, "best", None)
-        if found is not None and found.report is not None:
-            site.incumbent.profiles = site.diagnosis.with_floor(found.report.kernels)
+    else:
+        diagnose_incumbent(site, site.incumbent.samples[-1], None)
 
 
-def _calibrate(site: Site) -> None:
-    role: Role = "baseline" if site.incumbent.round is None else "best"
-    samples: list[Sample] = []
-    try:
-        for index in range(1 + site.judge.rule.calibration):
-            site.control.boundary()
-            samples.append(site.bench.sample("A", role, None, cold=index == 0))
-    except RunFailed as failure:
-        raise IncumbentBroken(
-            _("the earlier state no longer runs: {why}").format(why=failure.reason)
-        ) from failure
-    warm = samples[1:]
-    middle = median(sample.ms for sample in warm)
-    site.incumbent.renew(warm[-1], middle, warm)
-    site.judge.set_tick(tick_share(warm[-1], middle))
-    site.judge.calibrate([sample.log for sample in warm])
-    announce(site, warm)
+def _commit(site: Site, gone: Sequence[int], files: dict[str, bytes | None]) -> str:
+    if not site.settings.git.auto_commit or not files:
+        return ""
+    rounds = ", ".join(f"#{number}" for number in gone)
+    return site.repo.commit_files(
+        files,
+        f"tachyon: take back {rounds}\n\nReturns to the state before round {gone[0]}.\n",
+        branch=site.settings.git.branch or None,
+        expected_head=site.incumbent.head,
+        expected_branch=site.branch,
+    )

@@ -128,6 +128,8 @@ def _close(
     except Problem as problem:
         site.judge.turn_down()
         ending = _Ending(S.FAILED, problem.message, True, ending.stop, problem)
+    except IncumbentBroken as broken:
+        ending = _Ending(ending.state, f"{ending.reason}; {broken}", ending.interrupted, ending.stop, broken)
     iteration.move(ending.state, ending.reason, interrupted=ending.interrupted)
     site.control.end_round()
     change = change_percent(before_ms, ms) if ms is not None else None
@@ -154,7 +156,7 @@ def _close(
         RoundNote(iteration.number, str(ending.state), summary[:600], _note(ending, ms, before_ms), edits)
     )
     if ending.state is S.SUCCESS:
-        _diagnose_incumbent(site, iteration)
+        _adopt_diagnosis(site, iteration)
     ruling = iteration.ruling
     record = RoundRecord(
         accepted=ending.state is S.SUCCESS,
@@ -173,8 +175,10 @@ def _note(ending: _Ending, ms: float | None, before_ms: float) -> str:
 
 
 def _accept(site: Site, iteration: Iteration, summary: str) -> str:
+    site.bench.prepare_promotion()
     now = site.tree.snapshot()
-    files = changed_files(site.tree, site.incumbent.files)
+    incumbent, before = site.incumbent, site.incumbent.files
+    files = changed_files(site.tree, before)
     commit = ""
     if site.settings.git.auto_commit:
         message = commit_message(site, iteration, summary)
@@ -185,14 +189,14 @@ def _accept(site: Site, iteration: Iteration, summary: str) -> str:
             expected_head=site.incumbent.head,
             expected_branch=site.branch,
         )
-        site.incumbent.head = commit
-    else:
-        _note_accepted(site, files)
+    # From the commit on the candidate is the incumbent, whatever fails after it.
+    incumbent.head, incumbent.files, incumbent.round = commit or incumbent.head, now, iteration.number
+    site.before[iteration.number] = before
     site.bench.promote()
-    incumbent = site.incumbent
-    site.before[iteration.number] = incumbent.files
-    incumbent.files = now
-    incumbent.round = iteration.number
+    if not commit:
+        _note_accepted(site, files)
+    elif site.repo.warning:
+        site.log.notice(site.repo.warning, level="warning")
     ms = iteration.candidate_ms(accepted=True)
     assert iteration.cold is not None
     assert ms is not None
@@ -273,10 +277,7 @@ def commit_message(site: Site, iteration: Iteration, summary: str) -> str:
     lines.append(
         f"Against the original ({ms_text(site.base_ms)}): {percent_text(gain_percent(site.base_ms, after))} saved."
     )
-    if site.exit_code_alone:
-        lines.append("Checked: accepted on the exit code alone.")
-    elif site.bench.oracle is not None:
-        lines.append(f"Checked: {site.bench.oracle.describe()}")
+    lines += [f"Checked: {what}" for what in checks_text(site)]
     if site.settings.verify.sanitizer != "off":
         lines.append(f"compute-sanitizer: {', '.join(site.settings.verify.sanitizer_tools)} found nothing.")
     if summary.strip():
@@ -284,19 +285,33 @@ def commit_message(site: Site, iteration: Iteration, summary: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _diagnose_incumbent(site: Site, iteration: Iteration) -> None:
+def checks_text(site: Site) -> list[str]:
+    """What every accepted version was checked by, in words."""
+    verify, oracle = site.settings.verify, site.bench.oracle
+    checks = [oracle.describe()] if oracle is not None and not oracle.empty else []
+    if site.bench.outputs.describe():
+        checks.append(site.bench.outputs.describe())
+    if verify.command.strip():
+        checks.append(f"`{verify.command}` exits 0")
+    return checks or [_("accepted on the exit code alone")]
+
+
+def _adopt_diagnosis(site: Site, iteration: Iteration) -> None:
     """The new incumbent's diagnosis: the candidate's own where there is one, else a new ncu run."""
     if iteration.profiles:
         site.incumbent.profiles = iteration.profiles
         site.log.write(
             e.Diagnosed(who="best", round=iteration.number, status="ok", kernels=iteration.profiles)
         )
-        return
-    if not site.diagnosis.available or iteration.cold is None:
-        return
+    elif iteration.cold is not None:
+        diagnose_incumbent(site, iteration.cold, iteration.number)
+
+
+def diagnose_incumbent(site: Site, sample: Sample, round_number: int | None) -> None:
+    """Profile the incumbent, which lies in place; an interruption only leaves it without a profile."""
     try:
-        wanted = choose_launches(iteration.cold.record, site.bench.scope)
-        outcome = site.diagnosis.diagnose(site.bench.run_argv, wanted, "best", iteration.number)
+        wanted = choose_launches(sample.record, site.bench.scope)
+        outcome = site.diagnosis.diagnose(site.bench.run_argv, wanted, "best", round_number)
     except Interrupted:
         return
     if outcome is not None and outcome.report is not None:
@@ -305,8 +320,15 @@ def _diagnose_incumbent(site: Site, iteration: Iteration) -> None:
         site.why_no_profile = outcome.message if outcome is not None else ""
 
 
+def check_head(site: Site) -> None:
+    """Raise `HeadMoved` when somebody committed, or checked something else out, since we last looked."""
+    other_branch = site.settings.git.branch not in ("", site.branch)
+    site.repo.check_head(site.start_head if other_branch else site.incumbent.head, site.branch)
+
+
 def roll_back(site: Site, iteration: Iteration | None) -> None:
     """Put the incumbent's source back and rebuild it; where that build fails, its kept build is put in place."""
+    check_head(site)
     changed = site.tree.restore(site.incumbent.files)
     if not (changed or (iteration is not None and iteration.builds)):
         return
@@ -315,13 +337,16 @@ def roll_back(site: Site, iteration: Iteration | None) -> None:
         return
     with site.control.shielded():
         outcome = site.bench.build(iteration.number if iteration else None, 0)
-    site.bench.incumbent_rebuilt()
-    if not outcome.ok:
-        site.bench.place("A")
-        site.log.notice(
-            _("The accepted source no longer builds: {why}. Its kept build was put in place.").format(
-                why=outcome.message
-            ),
-            _("Look at the build log in {folder}.").format(folder=site.paths.logs),
-            level="warning",
-        )
+    if outcome.ok:
+        site.bench.incumbent_rebuilt()
+        return
+    if site.bench.incomplete or not site.bench.can_keep:
+        raise IncumbentBroken(_("the accepted source no longer builds: {why}").format(why=outcome.message))
+    site.bench.place("A")
+    site.log.notice(
+        _("The accepted source no longer builds: {why}. Its kept build was put in place.").format(
+            why=outcome.message
+        ),
+        _("Look at the build log in {folder}.").format(folder=site.paths.logs),
+        level="warning",
+    )

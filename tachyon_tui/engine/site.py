@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from tachyon_tui.agents.base import Agent
 from tachyon_tui.core.launches import LaunchKey
@@ -44,6 +45,7 @@ class Incumbent:
         """Remember one more warm run."""
         self.samples = [*self.samples, sample][-10:]
         self.walls = [*self.walls, sample.seconds][-10:]
+        self.ms = median(sample.charged.ms for sample in self.samples)
 
     def renew(self, sample: Sample, ms: float, confirming: Sequence[Sample]) -> None:
         """The candidate of this sample is the incumbent now."""
@@ -95,6 +97,8 @@ class Site:
     incumbent: Incumbent
     branch: str = ""
     """The branch that was checked out at the start; empty for a detached HEAD."""
+    start_head: str = ""
+    """The commit that was checked out at the start."""
     base_ms: float = 0.0
     base_profiles: tuple[KernelProfile, ...] = ()
     kernel_names: tuple[str, ...] = ()
@@ -102,6 +106,4 @@ class Site:
     before: dict[int, Snapshot] = field(default_factory=dict)
     """The editable files as they were before each accepted round."""
     exit_code_alone: bool = False
-    verify_first: bool = False
-    """A file outside the editable set changed: run the incumbent once before the next round."""
     why_no_profile: str = ""

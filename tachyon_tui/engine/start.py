@@ -54,11 +54,13 @@ def start_session(request: Request, agent: Agent | None = None) -> StartedSessio
             _(
                 "Run `git init`, commit your source, and start again: git is what makes every edit revertible."
             ),
+            exit_code=2,
         )
     if request.resume is not None:
         raise SessionError(
             _("This version cannot resume a session yet."),
             _("Start a new one: it begins at the last accepted commit."),
+            exit_code=2,
         )
     root = request.root
     lock = EngineLock(sessions_folder(root) / WORK_TREE_LOCK)

@@ -315,7 +315,7 @@ def kernel_summary(
     """The incumbent's diagnosis and the source as it is now, for the agent."""
     site = iteration.site
     profiles = [p for p in site.incumbent.profiles if kernel in p.name]
-    editable = sorted(site.tree.editable.files)
+    editable = sorted(site.tree.editable.files | site.tree.editable.created)
     if path:
         text = site.tree.read(path)
         return source_text(path, text, profiles, start, end)
@@ -331,7 +331,10 @@ def kernel_summary(
         parts.append(floor_text(None))
     parts += [kernel_text(profile) for profile in profiles]
     for name in editable:
-        parts.append(source_text(name, site.tree.read(name), profiles))
+        try:
+            parts.append(source_text(name, site.tree.read(name), profiles))
+        except (EditProblem, NotEditable) as problem:
+            parts.append(f"=== {name}: {problem}")
     joined = "\n\n".join(parts)
     if len(joined) > SUMMARY_LIMIT:
         joined = joined[:SUMMARY_LIMIT] + "\n… " + _("cut; ask for one file with path, start and end")

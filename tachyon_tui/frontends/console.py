@@ -32,9 +32,15 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except SessionError as error:
-        fail(error.message, error.fix, getattr(error, "exit_code", 1))
+        fail(error.message, error.fix, error.exit_code)
     except SettingsError as error:
         fail(str(error), _("Correct the file or the option, then start again."), 2)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        fail(
+            _("A file cannot be used: {why}.").format(why=f"{error.strerror or error}{where}"),
+            _("See that the disk is not full and that the folder can be written; then start again."),
+        )
 
 
 def project_root() -> Path:

@@ -362,6 +362,8 @@ class PlainReporter:
         if not got_going(event, view):
             if event.exit_code == 130:
                 self._say(_("Interrupted before the first round; nothing was changed."))
+            elif event.exit_code == 3:
+                self._say(_("Ended: {reason}").format(reason=one_line(event.reason, 300)))
             return
         if event.exit_code != 1:
             self._say(_("Ended: {reason}").format(reason=one_line(event.reason, 300)))

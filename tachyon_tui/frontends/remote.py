@@ -37,7 +37,7 @@ def running_session(root: Path, name: str = "") -> SessionPaths:
 
     Raises `SessionError` when there is none, or no engine runs there.
     """
-    hint = _("List them with `tachyon sessions`; start one with `tachyon evolve`, or go on with `--resume`.")
+    hint = _("List them with `tachyon sessions`; start one with `tachyon evolve`.")
     if name:
         paths = find_session(root, name)
         if not running(paths):

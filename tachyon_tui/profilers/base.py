@@ -68,7 +68,7 @@ class ChildEnd:
 
 
 RunChild = Callable[[Sequence[str], Mapping[str, str], float, Path], ChildEnd]
-"""Runs ``argv`` with extra ``env`` for at most ``timeout`` s, output to the file; the engine passes its own runner."""
+"""Runs ``argv`` with extra ``env`` for at most ``timeout`` s, output to the file; the engine passes its own."""
 
 Progress = Callable[[str, float], None]
 """Called with a text and a fraction (0 to 1)."""
@@ -80,7 +80,8 @@ class DiagnosisOutcome:
 
     status: str
     """``ok``, ``partial``, ``no_kernels``, ``permission``, ``driver``, ``unsupported_gpu``, ``busy``, ``timeout``,
-    ``app_failed``, ``ncu_failed``, ``bad_option``, ``report_exists``, ``report_bad``, ``executable_missing`` or ``ncu_missing``."""
+    ``app_failed``, ``ncu_failed``, ``bad_option``, ``report_exists``, ``report_bad``, ``executable_missing`` or
+    ``ncu_missing``."""
     report: Report | None = None
     message: str = ""
     fix: str = ""

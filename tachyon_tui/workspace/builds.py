@@ -7,7 +7,7 @@ import shutil
 import stat
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tachyon_tui.core.i18n import _
@@ -81,6 +81,10 @@ class BuildStore:
         self._max_bytes = max_bytes
         self._contents: dict[str, tuple[Signature, str]] = {}
         """What is known to lie on disk: signature and digest by path."""
+        self._sound: dict[str, tuple[int, ...]] = {}
+        """Copies whose content was seen to be right, with the traces that any change of them would leave."""
+        self._left: dict[str, Signature] = {}
+        """The artefacts as the last build or swap of ours left them."""
         self._incomplete: set[str] = set()
         self._kept: dict[str, KeptBuild] = {}
 
@@ -88,8 +92,14 @@ class BuildStore:
         """Look at all files below the root; to be done right before and right after a build."""
         return scan_files(self.root)
 
-    def learn(self, before: Scan, after: Scan, sources: Collection[str] = ()) -> Learned:
+    def learn(
+        self, before: Scan, after: Scan, sources: Collection[str] = (), *, first: bool = True
+    ) -> Learned:
         """Add what a build wrote or removed to the artefacts.
+
+        A ``first`` build, made while nobody works, teaches all it wrote. Of later ones only what is plainly a product
+        counts (an object file, a library, a program, or what lies in a folder that only builds write to): a person
+        may have saved a file of their own meanwhile.
 
         ``sources`` are files that never count, because edits write them and builds must not: the tracked files
         (less those that the baseline's own build writes). An incremental build that had nothing to do teaches
@@ -97,8 +107,12 @@ class BuildStore:
         """
         made = (written(before, after) | removed(before, after)) - set(sources)
         new = made - self.artefacts
+        if not first:
+            new = frozenset(path for path in new if path in after and self._is_product(path, sources))
+            made = new | (made & self.artefacts)
         lost = frozenset(path for path in new if path in before)
         self.artefacts |= made
+        self.refresh()
         self._compiles = self._compiles or any(is_binary(self.root / path) for path in made)
         if lost:
             self._incomplete |= self._kept.keys()
@@ -112,6 +126,44 @@ class BuildStore:
         """
         made = written(before, after) - set(sources)
         return any(is_binary(self.root / path) for path in made) if self._compiles else bool(made)
+
+    def refresh(self) -> None:
+        """Take the artefacts on disk now for what we left there; to be called after every build of ours."""
+        self._left = {path: now for path in self.artefacts if (now := signature(self.root / path))}
+
+    def _is_product(self, path: str, sources: Collection[str]) -> bool:
+        top = path.partition("/")[0] + "/"
+        if (
+            top != path + "/"
+            and any(known.startswith(top) for known in self.artefacts)
+            and not any(source.startswith(top) for source in sources)
+        ):
+            return True
+        return is_binary(self.root / path)
+
+    def _ours(self, path: str) -> None:
+        """Raise `CannotKeep` when somebody else wrote the file since we did: it may be their work."""
+        now = signature(self.root / path)
+        if now is not None and now != self._left.get(path):
+            raise CannotKeep(
+                _("{file} was written by something other than the build; nothing was overwritten").format(
+                    file=path
+                )
+            )
+
+    def rename(self, kept: KeptBuild, name: str) -> KeptBuild:
+        """The kept build under another name; a build of that name is forgotten."""
+        old = self._kept.get(name)
+        renamed = replace(kept, name=name)
+        del self._kept[kept.name]
+        self._kept[name] = renamed
+        self._incomplete.discard(name)
+        if kept.name in self._incomplete:
+            self._incomplete.remove(kept.name)
+            self._incomplete.add(name)
+        if old is not None:
+            self._delete_copies(old)
+        return renamed
 
     def add(self, paths: Iterable[str]) -> None:
         """Count these files among the artefacts, such as the program itself when no build was needed."""
@@ -133,9 +185,12 @@ class BuildStore:
             files = {path: self._store(path, now) for path, now in sorted(found.items())}
         except OSError as error:
             raise CannotKeep(_("{file}: {why}").format(file=error.filename, why=error.strerror)) from error
+        old = self._kept.get(name)
         kept = KeptBuild(name, files, size)
         self._kept[name] = kept
         self._incomplete.discard(name)
+        if old is not None:
+            self._delete_copies(old)
         return kept
 
     def place(self, kept: KeptBuild) -> tuple[str, ...]:
@@ -153,7 +208,9 @@ class BuildStore:
                     raise CannotKeep(_("the folder of {file} became a link").format(file=path))
             for path in sorted(self.artefacts - kept.files.keys()):
                 if signature(self.root / path) is not None:
+                    self._ours(path)
                     (self.root / path).unlink()
+                    self._left.pop(path, None)
                     touched.append(path)
                 self._contents.pop(path, None)
             touched.extend(path for path, file in kept.files.items() if self._put(path, file))
@@ -166,10 +223,14 @@ class BuildStore:
         if self._kept.get(kept.name) is kept:
             del self._kept[kept.name]
         self._incomplete.discard(kept.name)
+        self._delete_copies(kept)
+
+    def _delete_copies(self, kept: KeptBuild) -> None:
         needed = {file.digest for other in self._kept.values() for file in other.files.values()}
         for file in kept.files.values():
             if stat.S_ISREG(file.mode) and file.digest not in needed:
                 self._copy_of(file.digest).unlink(missing_ok=True)
+                self._sound.pop(file.digest, None)
 
     def _store(self, path: str, now: Signature) -> _Kept:
         source = self.root / path
@@ -215,6 +276,7 @@ class BuildStore:
                     return False
             elif self._digest(path, now) == file.digest:
                 return False
+        self._ours(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.tachyon-part")
         part.unlink(missing_ok=True)
@@ -222,17 +284,34 @@ class BuildStore:
             part.symlink_to(file.digest)
             os.utime(part, ns=(file.mtime_ns, file.mtime_ns), follow_symlinks=False)
         else:
-            copy_file(self._copy_of(file.digest), part)
-            if digest(part) != file.digest:
-                part.unlink()
-                raise CannotKeep(_("the copy of {file} was damaged").format(file=path))
+            self._copy_out(file.digest, part, path)
             part.chmod(stat.S_IMODE(file.mode))
             os.utime(part, ns=(file.mtime_ns, file.mtime_ns))
         part.replace(target)
         put = signature(target)
+        if put:
+            self._left[path] = put
         if put and stat.S_ISREG(file.mode):
             self._contents[path] = (put, file.digest)
         return True
 
+    def _copy_out(self, content: str, part: Path, path: str) -> None:
+        copy = self._copy_of(content)
+        traces, now = _traces(copy), time.time_ns()
+        copy_file(copy, part)
+        if self._sound.get(content) == traces == _traces(copy):
+            return
+        if digest(part) != content:
+            part.unlink()
+            raise CannotKeep(_("the copy of {file} was damaged").format(file=path))
+        if now - traces[0] > RACY_NS:
+            self._sound[content] = traces
+
     def _copy_of(self, content: str) -> Path:
         return self._folder / content
+
+
+def _traces(path: Path) -> tuple[int, ...]:
+    """What the kernel keeps of a file's changes; no program can set the time of the inode's change back."""
+    info = path.lstat()
+    return info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_ino

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -30,25 +30,43 @@ Scan = Mapping[str, Signature]
 
 def scan_files(root: Path) -> dict[str, Signature]:
     """Look at every regular file and symbolic link below ``root``, except in .git and .tachyon."""
-    return dict(_scan(str(root), ""))
-
-
-def _scan(folder: str, prefix: str) -> Iterator[tuple[str, Signature]]:
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:
-        return  # gone in the meantime, or not ours to read: then no build of ours writes there
-    for entry in entries:
-        if entry.name in SKIPPED:
-            continue
+    found: dict[str, Signature] = {}
+    folders = [(str(root), "")]
+    while folders:
+        folder, prefix = folders.pop()
         try:
-            info = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            continue
-        if stat.S_ISDIR(info.st_mode):
-            yield from _scan(entry.path, f"{prefix}{entry.name}/")
-        elif stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
-            yield prefix + entry.name, _signature(info)
+            entries = list(os.scandir(folder))
+        except OSError:
+            continue  # gone in the meantime, or not ours to read: then no build of ours writes there
+        for entry in entries:
+            name = entry.name
+            if name in SKIPPED:
+                continue
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append((entry.path, f"{prefix}{name}/"))
+                    continue
+                info = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+                found[prefix + name] = _signature(info)
+    return found
+
+
+def empty_folder(folder: Path) -> None:
+    """Make the folder, or take out all that is in it; a link in its place is removed, not followed.
+
+    Its entry stays, as making and removing folders is what costs time. Raises `OSError`.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in list(os.scandir(folder)):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)  # noqa: PTH108 -- the entry is text
 
 
 def signature(path: Path) -> Signature | None:

@@ -66,6 +66,8 @@ class Repository:
 
     def __init__(self, root: Path, git: Git) -> None:
         self.root = root
+        self.warning = ""
+        """What went wrong after the last commit was made; empty when nothing did."""
         self._git = git
 
     @classmethod
@@ -241,8 +243,22 @@ class Repository:
             if self._resolve(ref) != now:
                 raise self._moved(expected_head, self._resolve(ref))
             raise GitProblem(_("git could not move {ref}: {why}").format(ref=ref, why=why))
-        self._set_index(paths, after, len(commit))
+        self.warning = ""
+        try:
+            self._set_index(paths, after, len(commit))
+        except GitProblem as problem:
+            self.warning = _("The commit was made, but the index was not brought along: {why}").format(
+                why=problem.message
+            )
         return commit
+
+    def check_head(self, commit: str, branch: str) -> None:
+        """Raise `HeadMoved` unless ``commit`` and ``branch`` ("" for a detached HEAD) are still checked out."""
+        found = self.branch()
+        if found != branch:
+            raise self._moved(branch or "HEAD", found or "HEAD")
+        if self.head() != commit:
+            raise self._moved(commit, self.head())
 
     def _write_tree(self, parent: str, paths: Mapping[str, bytes | None]) -> tuple[str, dict[str, _Entry]]:
         """The parent's tree with the given files, made in an index of our own from the files on disk.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +24,7 @@ class Tamper:
     """Remembers all guarded files at the start of a round and names those that are no longer the same."""
 
     def __init__(self, root: Path, guarded: Iterable[str], exempt: Iterable[str] = ()) -> None:
-        self._root = root
+        self._root = str(root)
         self._guarded = sorted(set(guarded) - set(exempt))
         self._seen: dict[str, _Seen | None] = {}
 
@@ -47,17 +48,18 @@ class Tamper:
         return now.content == before.content and (bool(now.content) or now.stat == before.stat)
 
     def _look(self, path: str) -> _Seen | None:
-        file = self._root / path
+        # Text, not Path: there may be tens of thousands of tracked files, and each is looked at three times a round.
+        file = f"{self._root}/{path}"
         try:
-            info = file.lstat()
+            info = os.lstat(file)
         except OSError:
             return None
         now = (info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode)
         before = self._seen.get(path)
         if before and before.stat == now:
             return before
-        if file.is_symlink():
+        if stat.S_ISLNK(info.st_mode):
             return _Seen(now, "link " + os.readlink(file))  # noqa: PTH115 -- the text itself
-        if info.st_size > HASHED_BYTES or not file.is_file() or not os.access(file, os.R_OK):
+        if info.st_size > HASHED_BYTES or not stat.S_ISREG(info.st_mode) or not os.access(file, os.R_OK):
             return _Seen(now, "")
-        return _Seen(now, f"{info.st_mode:o} {digest(file)}")
+        return _Seen(now, f"{info.st_mode:o} {digest(Path(file))}")

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -134,6 +135,7 @@ class Oracle:
         self._limit = limit
         self._texts: list[str] = []
         self._learned = _Learned()
+        self._counted: tuple[int, int] | None = None
         self._known: dict[str, tuple[str, tuple[Token, ...], tuple[str, ...]]] = {}
         """Rows of learned outputs as read: most rows of a candidate's are the same."""
         try:
@@ -182,7 +184,7 @@ class Oracle:
 
     def check(self, text: str) -> tuple[Mismatch, ...]:
         """What a run printed otherwise, at most 20 of them; empty when all is well."""
-        if self.mode == "off" or not self._texts:
+        if self.mode == "off" or not self._texts or text in self._texts:
             return ()
         if self.mode == "exact":
             return self._check_exact(text)
@@ -216,7 +218,8 @@ class Oracle:
             return _("checks the exit code alone: nothing of the output is compared")
         else:
             stable, total = self._counts()
-            shown = " | ".join(pattern.shown() for pattern in self._learned.patterns if _stable(pattern))
+            first = (pattern.shown() for pattern in self._learned.patterns if _stable(pattern))
+            shown = " | ".join(islice(first, SHOWN_CHARS))
             what = _("{stable} of {total} tokens: {lines}").format(
                 stable=stable,
                 total=total,
@@ -227,19 +230,22 @@ class Oracle:
 
     def _counts(self) -> tuple[int, int]:
         """Words and numbers that are checked, and all of them; lines that come and go count as unchecked."""
-        stable = sum(_stable(pattern) for pattern in self._learned.patterns)
-        lines = self._lines(self._texts[0]) if self._texts else []
-        return stable, sum(token.kind != "mark" for line in lines for token in line.tokens)
+        if self._counted is None:
+            stable = sum(_stable(pattern) for pattern in self._learned.patterns)
+            lines = self._lines(self._texts[0]) if self._texts else []
+            self._counted = stable, sum(token.kind != "mark" for line in lines for token in line.tokens)
+        return self._counted
 
     def _relearn(self) -> None:
         if self.mode == "learned" and self._texts:
             rows = {row for text in self._texts for row in text[: self._limit].split("\n")}
             self._known = {row: self._known.get(row) or self._read(row) for row in rows}
-            runs = [self._lines(text) for text in self._texts]
+            runs = [self._lines(text) for text in dict.fromkeys(self._texts)]
             if self.truncated:
                 shortest = min(len(run) for run in runs)
                 runs = [run[:shortest] for run in runs]
             self._learned = self._patterns(runs)
+            self._counted = None
 
     def _is_cut(self, text: str) -> bool:
         return len(text) > self._limit

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tachyon_tui.core import events as e
 from tests.engine.lab import CRASH, FASTER, SLOWER, Lab, body, slightly, turn
 
 Patch = pytest.MonkeyPatch

@@ -176,6 +176,7 @@ def test_the_program_itself_can_be_named(root: Path, store: BuildStore) -> None:
     store.add(["prog", "missing"])
     first = store.keep("a")
     (root / "prog").write_text("#!/bin/sh\necho 2\n")
+    store.refresh()
     assert store.place(first) == ("prog",)
     assert (root / "prog").read_text() == "#!/bin/sh\necho 1\n"
 
@@ -196,6 +197,42 @@ def test_why_a_build_cannot_be_kept(root: Path, monkeypatch: pytest.MonkeyPatch)
     assert list((root / "builds").iterdir()) == []
 
 
+def test_a_file_that_somebody_else_wrote_since_is_neither_overwritten_nor_removed(
+    root: Path, store: BuildStore
+) -> None:
+    build(store)
+    first = store.keep("a")
+    edit(root, "one.c", "int one(void) { return 2; }\n")
+    build(store)
+    (root / "build/main.o").write_text("an hour of work")
+    with pytest.raises(CannotKeep, match="nothing was overwritten"):
+        store.place(first)
+    assert (root / "build/main.o").read_text() == "an hour of work"
+
+
+def test_what_a_person_saves_during_a_later_build_is_no_artefact(root: Path, store: BuildStore) -> None:
+    build(store)
+    before = store.scan()
+    (root / "notes.txt").write_text("mine")
+    (root / "build/helper.o").write_bytes((root / "build/main.o").read_bytes())
+    learned = store.learn(before, store.scan(), SOURCES, first=False)
+    assert learned.new == {"build/helper.o"}
+    assert "notes.txt" not in store.artefacts
+
+
+def test_a_build_may_take_another_name(root: Path, store: BuildStore) -> None:
+    build(store)
+    first = store.keep("a")
+    edit(root, "one.c", "int one(void) { return 2; }\n")
+    build(store)
+    renamed = store.rename(store.keep("b"), "a")
+    with pytest.raises(CannotKeep):
+        store.place(first)
+    (root / "prog").unlink()
+    store.place(renamed)
+    assert (root / "prog").exists()
+
+
 def test_a_damaged_copy_is_not_put_back(root: Path, store: BuildStore) -> None:
     build(store)
     first = store.keep("a")
@@ -203,9 +240,38 @@ def test_a_damaged_copy_is_not_put_back(root: Path, store: BuildStore) -> None:
         copy.chmod(0o600)
         copy.write_bytes(b"damaged")
     (root / "prog").write_text("other")
+    store.refresh()
     with pytest.raises(CannotKeep, match="damaged"):
         store.place(first)
     assert (root / "prog").read_text() == "other"
+
+
+def test_damage_after_a_copy_was_used_is_seen_whatever_its_size_and_time(
+    root: Path, store: BuildStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tachyon_tui.workspace.builds.RACY_NS", -1)
+    build(store)
+    first = store.keep("a")
+    (root / "prog").unlink()
+    store.place(first)
+    for copy in (root / ".tachyon/sessions/s/builds").iterdir():
+        old = copy.stat()
+        wait_for_the_file_clock(root / "probe", old.st_ctime_ns)
+        copy.chmod(0o600)
+        copy.write_bytes(b"x" * old.st_size)
+        copy.chmod(0o400)
+        os.utime(copy, ns=(old.st_atime_ns, old.st_mtime_ns))
+    (root / "prog").unlink()
+    with pytest.raises(CannotKeep, match="damaged"):
+        store.place(first)
+
+
+def wait_for_the_file_clock(probe: Path, than: int) -> None:
+    """Until the clock that stamps files shows more than ``than``: it ticks every few ms."""
+    while True:
+        probe.write_text("x")
+        if probe.stat().st_ctime_ns > than:
+            return
 
 
 def test_a_folder_that_became_a_link_is_not_written_through(

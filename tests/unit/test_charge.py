@@ -246,6 +246,31 @@ def test_per_launch_unknown_copies_and_missing_work_are_seen() -> None:
     assert (len(charged.more), len(charged.less)) == (1, 2)
 
 
+def named(name: str) -> LaunchKey:
+    return REDUCE._replace(name=name)
+
+
+def test_per_launch_a_split_or_padded_kernel_gains_nothing() -> None:
+    learned = scope(budgeted(5, 2.0), budgeted(6, 2.0), per="launch")
+    half = named("reduce_rest(int)")
+    split = learned.charge(in_turn(*[(REDUCE, 1.0), (half, 1.0)] * 6))
+    assert split.ms == pytest.approx(2.0, rel=0.2)
+    assert split.ms >= 2.0
+    padded = learned.charge(in_turn(*[(REDUCE, 2.0), (half, 0.0001), (half, 0.0001)] * 6))
+    assert padded.ms >= 2.0
+    renamed = learned.charge(in_turn(*[(half, 1.0)] * 6))
+    assert any("not launched any more" in text for text in renamed.less)
+
+
+def test_a_target_kernel_launched_less_often_is_named() -> None:
+    learned = scope(*[in_turn(*[(REDUCE, 1.0)] * 5)] * 3)
+    assert learned.charge(in_turn(*[(REDUCE, 1.0)] * 5)).less == ()
+    assert "4 times" in learned.charge(in_turn(*[(REDUCE, 1.0)] * 4)).less[0]
+    templated = named("void reduce_kernel<4>(float const*, float*, int)")
+    assert learned.charge(in_turn(*[(templated, 1.0)] * 5)).less == ()
+    assert learned.charge(in_turn((named("fused(int)"), 1.0))).less == ()
+
+
 def test_per_launch_time_moved_to_a_known_kernel_is_found() -> None:
     learned = scope(budgeted(5, 2.0), budgeted(6, 2.0), per="launch")
     before = [learned.charge(budgeted(n, 2.0)) for n in (5, 6, 5, 6)]

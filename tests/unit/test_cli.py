@@ -325,10 +325,7 @@ class TestRun:
         assert result.stderr == "Another engine works here.\n  Fix: Watch it with `tachyon attach`.\n"
 
     def test_an_error_with_its_own_exit_code(self, engine: FakeEngine) -> None:
-        class NoPrice(SessionError):
-            exit_code = 2
-
-        engine.error = NoPrice("The price is unknown.", "Leave --max-cost out.")
+        engine.error = SessionError("The price is unknown.", "Leave --max-cost out.", exit_code=2)
         assert run("evolve", "./app").exit_code == 2
 
     def test_export(self, engine: FakeEngine, project: Path) -> None:

@@ -130,7 +130,8 @@ class TestAttach:
         session(project, [started()])
         result = run("attach")
         assert result.exit_code == 1
-        assert "tachyon evolve --resume 20260101-120000-app" in result.stderr
+        assert "The session was broken off." in result.stderr
+        assert "tachyon export 20260101-120000-app" in result.stderr
 
     def test_follows_to_the_end(self, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         paths = session(project, [started()])

@@ -20,6 +20,9 @@ from tachyon_tui.core.redact import REDACTED, is_secret_name, redact
         ("socks5://:hunter2hunter2@proxy.example", "hunter2hunter2"),
         ("key AIzaSyA1234567890abcdefghijk and AKIAABCDEFGHIJKLMNOP", "AIzaSyA"),
         ("ghp_abcdefghijklmnop gsk_abcdefghijk nvapi-abcdefghijk", "abcdefghijk"),
+        ("xoxb-0123456789 and glpat-0123456789", "0123456789"),
+        ("API-KEY: 0123456789ABCDEF", "0123456789ABCDEF"),
+        ("AUTHORIZATION: BEARER 0123456789ABCDEF", "0123456789ABCDEF"),
     ],
 )
 def test_what_looks_like_a_secret_goes(text: str, secret: str) -> None:
