@@ -127,6 +127,11 @@ class Engine:
             self._end_interrupted(stop)
         except BROKEN_OFF as error:
             self._break_off(error)
+        except SessionError:
+            raise
+        except BaseException:
+            self._put_back()  # a bug of ours must not leave a candidate in the user's tree
+            raise
         return self._finish()
 
     def _end_interrupted(self, stop: Interrupted) -> None:

@@ -60,6 +60,13 @@ LEAST_DISK = 200 << 20
 COMPILED = frozenset({".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".cl"})
 
 
+def last_bytes(path: Path, count: int = 65536) -> bytes:
+    """The end of a file."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - count))
+        return file.read()
+
+
 @dataclass
 class Preflight:
     """Runs the checks in order and builds the `Site` as it learns."""
@@ -335,14 +342,18 @@ class Preflight:
         dirty = set(repo.dirty_tracked())
         ours = self._not_ours(sorted(dirty & set(editable.files)))
         if ours:
+            fix = _("Commit them first, so that nothing of yours can be lost: `git commit {files}`.")
+            if self._broken_off():
+                fix = _(
+                    "The last session was broken off and may have left its candidate there: look with `git diff`; "
+                    "`git restore {files}` brings the accepted state back, `git commit {files}` keeps what is there."
+                )
             raise PreflightFailed(
                 "git",
                 _("These files may be edited and have uncommitted changes: {files}.").format(
                     files=", ".join(ours)
                 ),
-                _("Commit them first, so that nothing of yours can be lost: `git commit {files}`.").format(
-                    files=shlex.join(ours)
-                ),
+                fix.format(files=shlex.join(ours)),
             )
         others = sorted(dirty - set(editable.files))
         if others:
@@ -359,14 +370,22 @@ class Preflight:
 
     def _not_ours(self, dirty: list[str]) -> list[str]:
         """Without the files that the last session accepted and, as it was told, did not commit."""
-        sessions = [s for s in list_sessions(self.root) if s.folder != self.paths.folder]
-        known = accepted_before(sessions[-1].folder) if sessions else {}
+        notes = (accepted_before(session.folder) for session in reversed(self._earlier()))
+        known = next((note for note in notes if note), {})
         rest = []
         for name in dirty:
             path = self.root / name
             if known.get(name) != content_hash(path.read_bytes() if path.is_file() else None):
                 rest.append(name)
         return rest
+
+    def _earlier(self) -> list[SessionPaths]:
+        return [s for s in list_sessions(self.root) if s.folder != self.paths.folder]
+
+    def _broken_off(self) -> bool:
+        """Whether the last session ended without saying so: it was killed, or the machine went down."""
+        earlier = self._earlier()
+        return bool(earlier) and b'"type":"session_finished"' not in last_bytes(earlier[-1].journal)
 
     def _learn_build(self, bench: Bench, tree: SourceTree, tracked: frozenset[str]) -> None:
         """Build once more with touched sources: it must rebuild, and what it writes is what a build is."""

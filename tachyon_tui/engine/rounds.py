@@ -132,6 +132,8 @@ def _close(
         ending = _Ending(ending.state, f"{ending.reason}; {broken}", ending.interrupted, ending.stop, broken)
     iteration.move(ending.state, ending.reason, interrupted=ending.interrupted)
     site.control.end_round()
+    if ending.state is not S.SUCCESS and not site.settings.git.auto_rollback and iteration.built:
+        site.bench.place("B")
     change = change_percent(before_ms, ms) if ms is not None else None
     site.log.write(
         e.RoundFinished(
@@ -261,7 +263,7 @@ def commit_message(site: Site, iteration: Iteration, summary: str) -> str:
     ruling = iteration.ruling
     assert ruling is not None
     target = site.settings.target_kernel or (
-        site.kernel_names[0] if len(site.kernel_names) == 1 else "GPU time"
+        site.kernel_names[0] if len(site.kernel_names) == 1 else "GPU time" if site.kernel_names else "time"
     )
     before, after = iteration.incumbent_ms(), iteration.candidate_ms(accepted=True) or 0.0
     change = percent_text(change_percent(before, after), sign=True)

@@ -78,15 +78,15 @@ def verdict_text(outcome: Outcome, before_ms: float, after_ms: float) -> str:
     )
     match outcome.kind:
         case "clear gain":
-            return _("GPU time {change}: {times}, clearly apart").format(change=change, times=times)
+            return _("faster: {change}: {times}, clearly apart").format(change=change, times=times)
         case "gain":
-            return _("GPU time {change}: {times}, {interval}").format(
+            return _("faster: {change}: {times}, {interval}").format(
                 change=change, times=times, interval=interval
             )
         case "clearly slower":
-            return _("clearly slower: GPU time {change}: {times}").format(change=change, times=times)
+            return _("clearly slower: {change}: {times}").format(change=change, times=times)
         case "no gain":
-            return _("not faster: GPU time {change}: {times}").format(change=change, times=times)
+            return _("not faster: {change}: {times}").format(change=change, times=times)
         case "not confirmed":
             return _("the gain did not show again in the confirming runs: {times}").format(times=times)
         case "cannot be seen":

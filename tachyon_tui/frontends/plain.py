@@ -39,9 +39,11 @@ def round_line(event: e.RoundFinished, view: SessionView) -> str:
         return f"{head}  {one_line(event.reason, 400)}"
     word = "Accepted" if accepted else "Rejected"
     earlier = any(r.accepted and r.number != event.round for r in view.rounds)
+    watched = view.calibration is not None and view.calibration.instrument == "stopwatch"
+    what = "time" if watched else "GPU time"
     total = f" (total: {percent_text(event.total_percent)})" if accepted and earlier else ""
     return (
-        f"{head}  {word}: GPU time {percent_text(event.change_percent, sign=True)}{total} - {ms_text(event.ms)} "
+        f"{head}  {word}: {what} {percent_text(event.change_percent, sign=True)}{total} - {ms_text(event.ms)} "
         f"(base: {ms_text(event.base_ms)}, {percent_text(event.total_percent, sign=True)})"
     )
 

@@ -208,7 +208,7 @@ def _with_report(
             details,
         )
     if trouble is not None:
-        return Classification("partial", _(trouble.message), _(trouble.fix), details)
+        return Classification("partial", translate(trouble.message), translate(trouble.fix), details)
     if code is not None or exit_code != 0:
         return Classification(
             "partial",

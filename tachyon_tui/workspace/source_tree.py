@@ -206,7 +206,9 @@ class SourceTree:
         if paths:
             raise ForeignChange(
                 _("Somebody else changed {files}.").format(files=", ".join(paths)),
-                _("Nothing was overwritten. Undo or commit that change, then continue."),
+                _(
+                    "Nothing was overwritten. Undo that change to go on; the candidate is kept as a patch as well."
+                ),
                 paths,
             )
 
