@@ -6,8 +6,8 @@ The stream of what the agent said and did is bounded: a long session costs no mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from tachyon_tui.core import events as e
 from tachyon_tui.core.profile import KernelProfile
@@ -16,6 +16,7 @@ from tachyon_tui.core.states import IterationState
 STREAM_LIMIT = 400
 TEXT_LIMIT = 20_000
 NOTICE_LIMIT = 50
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def fold(view: SessionView, event: Any) -> SessionView:
     handler = _HANDLERS.get(type(event))
     if handler is not None:
         view = handler(view, event)
-    return replace(view, seq=event.seq, now=event.time)
+    return _with(view, seq=event.seq, now=event.time)
 
 
 def fold_all(events: Iterable[Any], view: SessionView | None = None) -> SessionView:
@@ -129,12 +130,22 @@ def fold_all(events: Iterable[Any], view: SessionView | None = None) -> SessionV
     return view
 
 
+def _with(item: T, **changes: Any) -> T:
+    """As `dataclasses.replace`, at a tenth of its cost: whoever attaches folds a long journal at once."""
+    assert changes.keys() <= vars(item).keys(), changes.keys()
+    changed = object.__new__(type(item))
+    fields = vars(changed)
+    fields.update(vars(item))
+    fields.update(changes)
+    return changed
+
+
 def _set_round(view: SessionView, number: int, **changes: Any) -> SessionView:
     rounds = view.rounds
     for index in range(len(rounds) - 1, -1, -1):
         if rounds[index].number == number:
-            changed = replace(rounds[index], **changes)
-            return replace(view, rounds=(*rounds[:index], changed, *rounds[index + 1 :]))
+            changed = _with(rounds[index], **changes)
+            return _with(view, rounds=(*rounds[:index], changed, *rounds[index + 1 :]))
     return view
 
 
@@ -142,61 +153,61 @@ def _push(view: SessionView, item: StreamItem) -> SessionView:
     stream = (*view.stream, item)
     extra = len(stream) - STREAM_LIMIT
     if extra > 0:
-        return replace(view, stream=stream[extra:], stream_dropped=view.stream_dropped + extra)
-    return replace(view, stream=stream)
+        return _with(view, stream=stream[extra:], stream_dropped=view.stream_dropped + extra)
+    return _with(view, stream=stream)
 
 
 def _change_item(view: SessionView, item_id: str, **changes: Any) -> SessionView:
     stream = view.stream
     for index in range(len(stream) - 1, -1, -1):
         if stream[index].id == item_id:
-            return replace(
-                view, stream=(*stream[:index], replace(stream[index], **changes), *stream[index + 1 :])
+            return _with(
+                view, stream=(*stream[:index], _with(stream[index], **changes), *stream[index + 1 :])
             )
     return view
 
 
 def _on_started(view: SessionView, event: e.SessionStarted) -> SessionView:
-    return replace(view, started=event, review=event.review, finished=None)
+    return _with(view, started=event, review=event.review, finished=None)
 
 
 def _on_check(view: SessionView, event: e.PreflightCheck) -> SessionView:
-    return replace(view, checks=(*view.checks, event)[-NOTICE_LIMIT:])
+    return _with(view, checks=(*view.checks, event)[-NOTICE_LIMIT:])
 
 
 def _on_calibrated(view: SessionView, event: e.Calibrated) -> SessionView:
     if event.who == "baseline":
-        return replace(view, calibration=event, base_ms=event.ms, best_ms=event.ms)
-    return replace(view, calibration=event, best_ms=event.ms)
+        return _with(view, calibration=event, base_ms=event.ms, best_ms=event.ms)
+    return _with(view, calibration=event, best_ms=event.ms)
 
 
 def _on_diagnosed(view: SessionView, event: e.Diagnosed) -> SessionView:
     if event.round is not None and event.kernels:
         view = _set_round(view, event.round, kernels=event.kernels)
     if event.who == "baseline":
-        return replace(view, baseline=event, best=event)
+        return _with(view, baseline=event, best=event)
     if event.who == "best":
-        return replace(view, best=event, candidate=None)
-    return replace(view, candidate=event)
+        return _with(view, best=event, candidate=None)
+    return _with(view, candidate=event)
 
 
 def _on_round_started(view: SessionView, event: e.RoundStarted) -> SessionView:
     item = RoundView(event.round, started=event.time, state_since=event.time)
-    return replace(view, rounds=(*view.rounds, item), candidate=None, progress=None)
+    return _with(view, rounds=(*view.rounds, item), candidate=None, progress=None)
 
 
 def _on_state(view: SessionView, event: e.StateChanged) -> SessionView:
     waiting = view.waiting if event.after is IterationState.REVIEW else None
     return _set_round(
-        replace(view, waiting=waiting, progress=None), event.round, state=event.after, state_since=event.time
+        _with(view, waiting=waiting, progress=None), event.round, state=event.after, state_since=event.time
     )
 
 
 def _on_text(view: SessionView, event: e.AgentText) -> SessionView:
     last = view.stream[-1] if view.stream else None
     if last and last.kind == "text" and last.round == event.round and len(last.text) < TEXT_LIMIT:
-        joined = replace(last, text=last.text + event.text)
-        return replace(view, stream=(*view.stream[:-1], joined))
+        joined = _with(last, text=last.text + event.text)
+        return _with(view, stream=(*view.stream[:-1], joined))
     return _push(view, StreamItem("text", event.round, event.text))
 
 
@@ -217,7 +228,7 @@ def _on_edited(view: SessionView, event: e.Edited) -> SessionView:
 
 
 def _on_build(view: SessionView, event: e.BuildFinished) -> SessionView:
-    view = replace(view, progress=None)
+    view = _with(view, progress=None)
     state: Literal["ok", "failed"] = "ok" if event.ok else "failed"
     return _push(
         view,
@@ -226,7 +237,7 @@ def _on_build(view: SessionView, event: e.BuildFinished) -> SessionView:
 
 
 def _on_run(view: SessionView, event: e.RunFinished) -> SessionView:
-    view = replace(view, progress=None)
+    view = _with(view, progress=None)
     if event.round is not None and event.who == "candidate" and event.ms is not None:
         view = _set_round(view, event.round, ms=event.ms)
     return view
@@ -255,44 +266,44 @@ def _on_round_finished(view: SessionView, event: e.RoundFinished) -> SessionView
         measured=event.measured,
     )
     if event.state is IterationState.SUCCESS:
-        return replace(view, best_ms=event.ms, best_round=event.round, waiting=None)
-    return replace(view, waiting=None)
+        return _with(view, best_ms=event.ms, best_round=event.round, waiting=None)
+    return _with(view, waiting=None)
 
 
 def _on_reverted(view: SessionView, event: e.Reverted) -> SessionView:
     for number in event.rounds:
         view = _set_round(view, number, reverted=True)
     standing = view.accepted
-    return replace(view, best_ms=event.best_ms, best_round=standing[-1].number if standing else None)
+    return _with(view, best_ms=event.best_ms, best_round=standing[-1].number if standing else None)
 
 
 def _on_hint(view: SessionView, event: e.HintChanged) -> SessionView:
     hints = (*(h for h in view.hints if h.hint != event.hint), event)
-    view = replace(view, hints=hints)
+    view = _with(view, hints=hints)
     if event.status == "queued":
         return _push(view, StreamItem("hint", event.round, event.text, event.hint, state="queued"))
     return _change_item(view, event.hint, state=event.status)
 
 
 def _on_control(view: SessionView, event: e.ControlChanged) -> SessionView:
-    return replace(view, running=event.running, review=event.review)
+    return _with(view, running=event.running, review=event.review)
 
 
 def _on_notice(view: SessionView, event: e.Notice) -> SessionView:
     if event.level == "debug":
         return view
-    return replace(view, notices=(*view.notices, event)[-NOTICE_LIMIT:])
+    return _with(view, notices=(*view.notices, event)[-NOTICE_LIMIT:])
 
 
 def _keep(field: str) -> Callable[[SessionView, Any], SessionView]:
     def handler(view: SessionView, event: Any) -> SessionView:
-        return replace(view, **{field: event})
+        return _with(view, **{field: event})
 
     return handler
 
 
 def _on_finished(view: SessionView, event: e.SessionFinished) -> SessionView:
-    return replace(view, finished=event, progress=None, waiting=None)
+    return _with(view, finished=event, progress=None, waiting=None)
 
 
 _HANDLERS: dict[type, Callable[[SessionView, Any], SessionView]] = {

@@ -366,11 +366,11 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("load_sectors", mark("Sectors per global load"), "sector", _TABLES, (
         "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",), _ratio(
         "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"),
-        "the kernel made no global loads"),
+        mark("the kernel made no global loads")),
     Entry("store_sectors", mark("Sectors per global store"), "sector", _TABLES, (
         "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",), _ratio(
         "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"),
-        "the kernel made no global stores"),
+        mark("the kernel made no global stores")),
     Entry("load_bytes_used", mark("Bytes used of a loaded 32-byte sector"), "byte/sector", _TABLES, (
         "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio",), _product(
         "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct", scale=SECTOR_BYTES / 100)),
@@ -379,13 +379,13 @@ CATALOGUE: tuple[Entry, ...] = (
         "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct", scale=SECTOR_BYTES / 100)),
     Entry("uncoalesced_percent", mark("Excess global sectors"), "%", _SRC, (), _ratio(
         "derived__memory_l2_theoretical_sectors_global_excessive", "memory_l2_theoretical_sectors_global", 100),
-        "the kernel made no global accesses"),
+        mark("the kernel made no global accesses")),
     Entry("bank_conflicts", mark("Shared memory bank conflicts"), "", _TABLES, (_SHARED_CONFLICTS + ".sum",)),
     Entry("bank_conflict_percent", mark("Bank conflicts of shared wavefronts"), "%", _TABLES, (), _ratio(
-        _SHARED_CONFLICTS + ".sum", _SHARED_WAVEFRONTS + ".sum", 100), "the kernel used no shared memory"),
+        _SHARED_CONFLICTS + ".sum", _SHARED_WAVEFRONTS + ".sum", 100), mark("the kernel used no shared memory")),
     Entry("shared_excess_percent", mark("Excess shared wavefronts"), "%", _SRC, (), _ratio(
         "derived__memory_l1_wavefronts_shared_excessive", "memory_l1_wavefronts_shared", 100),
-        "the kernel used no shared memory"),
+        mark("the kernel used no shared memory")),
     Entry("local_loads", mark("Local memory loads"), "inst", "InstructionStats", (
         "sass__inst_executed_local_loads", "smsp__inst_executed_op_local_ld.sum",
         "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum")),

@@ -56,8 +56,20 @@ def install_dir(ncu: str | Path, version: tuple[int, ...] = (), root: Path = Pat
     return next((folder for folder in candidates if (folder / reader).is_file()), None)
 
 
+def local_install(root: Path = Path("/")) -> Path | None:
+    """The newest Nsight Compute of this machine in one of its usual places that brings a reader, or None."""
+    places = [
+        *root.glob("opt/nvidia/nsight-compute/*/extras/python/ncu_report.py"),
+        *root.glob("usr/local/cuda*/nsight-compute-*/extras/python/ncu_report.py"),
+    ]
+    folders = [place.parents[2] for place in places]
+    return max(folders, key=lambda folder: version_tuple(folder.name.rpartition("-")[2]), default=None)
+
+
 def load_reader(install: Path | None = None) -> Any:
     """The `ncu_report` module: of the ncu installation first, for it reads that ncu's files, else the wheel.
+
+    Without ``install`` the machine's own is looked for.
 
     :raises ReportError: neither can be imported.
     """
@@ -66,6 +78,7 @@ def load_reader(install: Path | None = None) -> Any:
     with warnings.catch_warnings():
         # The generated binding lacks __module__ on some types, which Python 3.12 deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
+        install = install or local_install()
         if install is not None:
             folder = str(install / "extras" / "python")
             sys.path.insert(0, folder)

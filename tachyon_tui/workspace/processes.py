@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -36,12 +35,11 @@ class ProcessInfo(NamedTuple):
 
 def process_info(pid: int) -> ProcessInfo | None:
     """The process, or None when it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+    stat = _read(f"/proc/{pid}/stat")
+    if not stat:
         return None
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return ProcessInfo(pid, fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return ProcessInfo(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def _processes() -> Iterator[ProcessInfo]:
@@ -54,8 +52,14 @@ def _processes() -> Iterator[ProcessInfo]:
 
 def _marks(pid: int) -> bytes:
     """The environment of a process; empty for a zombie and for another user's process."""
+    return _read(f"/proc/{pid}/environ")
+
+
+def _read(path: str) -> bytes:
+    """A file of proc(5); empty when the process is gone or not ours. Every run reads one of every process."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 -- a Path costs as much again
+            return file.readall()
     except OSError:
         return b""
 

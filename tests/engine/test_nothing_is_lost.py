@@ -124,10 +124,11 @@ def test_a_failed_build_may_leave_objects_behind(tmp_path: Path, monkeypatch: Pa
     helper = {"path": "helper.cu", "old_text": "", "new_text": "int helper() { return 1; }\n"}
     new = {"name": "edit_source_file", "arguments": helper}
     first = "for (int r = 0; r < rows; ++r) out[r] = 0.0f;"
+    mended = edit(first + " BROKEN;", first, "sum.cpp")
     scenario = [
         [
             {"calls": [new, edit(first, first + " BROKEN;", "sum.cpp"), BUILD]},
-            {"calls": [edit(first + " BROKEN;", first, "sum.cpp"), edit("return 1;", "return 2;", "helper.cu"), BUILD]},
+            {"calls": [mended, edit("return 1;", "return 2;", "helper.cu"), BUILD]},
             {"calls": [RUN, PROFILE]},
             {"text": "x"},
         ]

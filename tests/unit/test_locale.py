@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gettext
 import importlib.util
+import re
 import string
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from tachyon_tui.core.i18n import LOCALE_DIR, _, current_language, language_from_locale, set_language
+from tachyon_tui.engine.toolbox import TOOLS
+from tachyon_tui.profilers.metrics import CATALOGUE
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tachyon_tui"
@@ -91,6 +94,25 @@ def test_placeholders_are_the_same(chinese: dict[str, str]) -> None:
         if translation and placeholders(m) != placeholders(translation)
     ]
     assert differ == []
+
+
+VERBATIM = re.compile(r"`[^`]*`|(?<![\w-])--[a-z][a-z-]*")
+"""What a person types: code in backticks and options."""
+
+
+def test_code_and_options_are_the_same(chinese: dict[str, str]) -> None:
+    differ = [
+        m
+        for m, translation in chinese.items()
+        if translation and set(VERBATIM.findall(m)) != set(VERBATIM.findall(translation))
+    ]
+    assert differ == []
+
+
+def test_texts_of_tables_are_marked(sources: set[str]) -> None:
+    texts = {text for entry in CATALOGUE for text in (entry.label, entry.missing) if text}
+    texts |= {tool.when for tool in TOOLS.values()}
+    assert texts - sources == set()
 
 
 def test_the_compiled_catalogue_is_that_of_the_source(chinese: dict[str, str]) -> None:

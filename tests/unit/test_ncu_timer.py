@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from tachyon_tui.core.launches import RunRecord, busy_ns
+from tachyon_tui.core.profile import Report
 from tachyon_tui.core.settings import NcuSettings
 from tachyon_tui.profilers import ncu_timer
 from tachyon_tui.profilers.base import Finished
 from tachyon_tui.profilers.ncu import NcuMissing
 from tachyon_tui.profilers.ncu_timer import LOG_NAME, REPORT_NAME, NcuTimer
+from tachyon_tui.profilers.reader import read_report_apart
 
 FAKE = str(Path(__file__).parent.parent / "doubles" / "fake_ncu.py")
 PROGRAM = [sys.executable, "-c", "print('mismatches=0')"]
@@ -57,7 +59,7 @@ def test_identity_of_a_launch(tmp_path: Path) -> None:
     launch = timed(tmp_path)[0].launches[1]
     assert launch.key == ("transpose_naive(const float *, float *, int, int)", (256, 1024, 1), (32, 8, 1))
     assert launch.mangled == "_Z15transpose_naivePKfPfii"
-    assert (launch.device, launch.stream) == (0, 7)
+    assert (launch.device, launch.stream) == (0, 0)
 
 
 def test_output_of_the_program_stays_clean(tmp_path: Path) -> None:
@@ -124,5 +126,12 @@ def test_missing_ncu(tmp_path: Path) -> None:
 
 
 def test_launch_without_time_is_no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ncu_timer, "TIME", ("not_collected.sum",))
-    assert "has no time" in timed(tmp_path)[0].problem
+    def fake_report(path: Path, install: Path | None, ncu_version: tuple[int, ...]) -> Report:
+        report = read_report_apart(path, install, ncu_version)
+        first, second, *rest = report.kernels
+        failed = second.model_copy(update={"gpu_time_ms": None})
+        return report.model_copy(update={"kernels": (first, failed, *rest)})
+
+    monkeypatch.setattr(ncu_timer, "read_report_apart", fake_report)
+    problem = timed(tmp_path)[0].problem
+    assert "transpose_naive(const float *, float *, int, int) has no time" in problem

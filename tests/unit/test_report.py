@@ -16,6 +16,7 @@ from tachyon_tui.profilers.report import (
     ReportError,
     install_dir,
     load_reader,
+    local_install,
     occupancy_limiters,
     read_report,
     source_texts,
@@ -268,3 +269,14 @@ def test_reading_needs_neither_screen_nor_model() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_newest_installed_reader_is_found(tmp_path: Path) -> None:
+    assert local_install(tmp_path) is None
+    for name in ("2024.1.0", "2025.10.1", "2025.3.1"):
+        folder = tmp_path / "opt/nvidia/nsight-compute" / name / "extras/python"
+        folder.mkdir(parents=True)
+        (folder / "ncu_report.py").touch()
+    found = local_install(tmp_path)
+    assert found is not None
+    assert found.name == "2025.10.1"
