@@ -307,10 +307,10 @@ def _write_export(paths: SessionPaths, file: Path) -> int:
 )
 def report(file: str, as_json: bool, kernel: str) -> None:
     from tachyon_tui.frontends.report import report_json, report_text, select
-    from tachyon_tui.profilers.report import ReportError, read_report
+    from tachyon_tui.profilers.report import ReportError, local_install, read_report
 
     try:
-        whole = read_report(file)
+        whole = read_report(file, local_install())
     except ReportError as error:
         fail(error.message, error.fix)
     chosen = select(whole, kernel)

@@ -43,7 +43,7 @@ from tachyon_tui.profilers.kernel_timer import KernelTimer
 from tachyon_tui.profilers.ncu import function_name
 from tachyon_tui.profilers.ncu_timer import NcuTimer
 from tachyon_tui.profilers.reader import read_report_apart
-from tachyon_tui.profilers.report import ReportError
+from tachyon_tui.profilers.report import ReportError, local_install
 from tachyon_tui.workspace.builds import CannotKeep
 from tachyon_tui.workspace.editable import EditableSet
 from tachyon_tui.workspace.files import written
@@ -198,7 +198,7 @@ class Preflight:
         if not path.exists():
             path = self.request.cwd / given
         try:
-            return read_report_apart(path), path
+            return read_report_apart(path, local_install()), path
         except ReportError as error:
             raise PreflightFailed("report", error.message, error.fix) from error
 

@@ -31,14 +31,13 @@ def read_report_apart(path: Path, install: Path | None = None, ncu_version: tupl
             _("NVIDIA's report reader crashed on {file}.").format(file=path),
             _("Try another version of it: pip install -U ncu-report"),
         )
-    answer = json.loads(end)
-    if "error" in answer:
-        raise ReportError(*answer["error"])
-    return Report.model_validate(answer["report"])
+    if "error" in end:
+        raise ReportError(*end["error"])
+    return Report.model_validate(end["report"])
 
 
-def _run(path: Path, install: Path | None, ncu_version: tuple[int, ...]) -> str | None:
-    """The reader's answer, None when it crashed or did not end in time."""
+def _run(path: Path, install: Path | None, ncu_version: tuple[int, ...]) -> dict[str, Any] | None:
+    """The reader's answer, None when it crashed or did not end in time; without ``install`` the wheel reads."""
     words = [str(path), str(install or ""), ".".join(map(str, ncu_version)), current_language()]
     child = subprocess.Popen(
         [sys.executable, "-m", "tachyon_tui.profilers.reader", *words],
@@ -55,7 +54,14 @@ def _run(path: Path, install: Path | None, ncu_version: tuple[int, ...]) -> str 
             return None
         finally:
             child.kill()
-    return text if child.returncode == 0 else None
+    if child.returncode != 0:
+        return None
+    try:
+        # Native code may have written to stdout too; the answer is the last line.
+        answer: dict[str, Any] = json.loads(text.rpartition("\n")[2])
+    except ValueError:
+        return None
+    return answer
 
 
 def main() -> None:
@@ -68,7 +74,7 @@ def main() -> None:
         answer: dict[str, Any] = {"report": report.model_dump(mode="json")}
     except ReportError as error:
         answer = {"error": [error.message, error.fix]}
-    sys.stdout.write(json.dumps(answer))
+    sys.stdout.write("\n" + json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -69,8 +69,6 @@ def local_install(root: Path = Path("/")) -> Path | None:
 def load_reader(install: Path | None = None) -> Any:
     """The `ncu_report` module: of the ncu installation first, for it reads that ncu's files, else the wheel.
 
-    Without ``install`` the machine's own is looked for.
-
     :raises ReportError: neither can be imported.
     """
     if "ncu_report" in sys.modules:
@@ -78,7 +76,6 @@ def load_reader(install: Path | None = None) -> Any:
     with warnings.catch_warnings():
         # The generated binding lacks __module__ on some types, which Python 3.12 deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
-        install = install or local_install()
         if install is not None:
             folder = str(install / "extras" / "python")
             sys.path.insert(0, folder)
