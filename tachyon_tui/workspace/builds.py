@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -75,7 +75,6 @@ class BuildStore:
     def __init__(self, root: Path, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
         self.root = root.resolve()
         self.artefacts: set[str] = set()
-        self._compiles = False
         """Whether builds write binaries, as far as is known."""
         self._folder = folder
         self._max_bytes = max_bytes
@@ -113,19 +112,9 @@ class BuildStore:
         lost = frozenset(path for path in new if path in before)
         self.artefacts |= made
         self.refresh()
-        self._compiles = self._compiles or any(is_binary(self.root / path) for path in made)
         if lost:
             self._incomplete |= self._kept.keys()
         return Learned(frozenset(new), lost)
-
-    def is_fresh(self, before: Scan, after: Scan, sources: Collection[str] = ()) -> bool:
-        """Whether a build after an edit made anything anew; False means “did not rebuild”.
-
-        Where builds are known to write binaries it must have written one: CMake rewrites files of its own in a build
-        that has nothing to do. Else any file but the ``sources`` counts.
-        """
-        made = written(before, after) - set(sources)
-        return any(is_binary(self.root / path) for path in made) if self._compiles else bool(made)
 
     def refresh(self) -> None:
         """Take the artefacts on disk now for what we left there; to be called after every build of ours."""
@@ -164,10 +153,6 @@ class BuildStore:
         if old is not None:
             self._delete_copies(old)
         return renamed
-
-    def add(self, paths: Iterable[str]) -> None:
-        """Count these files among the artefacts, such as the program itself when no build was needed."""
-        self.artefacts |= {path for path in paths if signature(self.root / path) is not None}
 
     def keep(self, name: str) -> KeptBuild:
         """Copy the artefacts as they are now. Raises `CannotKeep`."""

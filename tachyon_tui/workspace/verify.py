@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Literal
 
 from tachyon_tui.core.i18n import _
@@ -102,12 +101,6 @@ class _Learned:
     @cached_property
     def _with_free_words(self) -> list[_Pattern]:
         return [p for p in self.patterns if any(p.line.tokens[i].kind == "word" for i in p.free)]
-
-
-def read_output(path: Path, limit: int = MAX_CHARS) -> str:
-    """The beginning of a program's output, as `Oracle` wants it."""
-    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
-        return file.read(limit + 1)
 
 
 class Oracle:
