@@ -265,6 +265,14 @@ def _evolve(settings: Settings, given: dict[str, Any], cwd: Path, root: Path | N
             failed = _write_export(paths, (root or cwd) / settings.export)
             code = code or failed
     finally:
+        if not paths.journal.exists():
+            click.echo(
+                _(
+                    "The session directory {folder} is gone, so nothing more can be shown. "
+                    "The source is as last accepted; start again with the same command."
+                ).format(folder=paths.folder),
+                err=True,
+            )
         if not reporter.finish(FINISH_SECONDS):
             os._exit(code)  # nobody reads our output, and Python would wait for the thread that writes it
     return code

@@ -22,6 +22,7 @@ from tachyon_tui.core.commands import COMMAND
 from tachyon_tui.core.events import EVENT, EVENT_TYPES, SCHEMA
 from tachyon_tui.core.i18n import _
 from tachyon_tui.core.redact import redact
+from tachyon_tui.core.regular import open_regular
 
 JOURNAL = "journal.jsonl"
 COMMANDS = "commands.jsonl"
@@ -227,8 +228,8 @@ class LineFollower:
     def lines(self) -> Iterator[bytes]:
         """Lines that are complete by now, without their newline; none when the file does not exist."""
         try:
-            file = self._path.open("rb")
-        except FileNotFoundError:
+            file = open_regular(self._path)
+        except OSError:
             return
         with file:
             if os.fstat(file.fileno()).st_size <= self._offset:

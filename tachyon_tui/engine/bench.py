@@ -13,6 +13,7 @@ from typing import Literal
 from tachyon_tui.core import events as e
 from tachyon_tui.core.i18n import _
 from tachyon_tui.core.launches import RunRecord
+from tachyon_tui.core.regular import open_regular
 from tachyon_tui.core.session import SessionPaths
 from tachyon_tui.core.settings import Settings
 from tachyon_tui.engine.charge import Charged, Scope
@@ -358,10 +359,18 @@ class Bench:
                     foreign_processes=len(after.processes),
                 )
             )
+        try:
+            with open_regular(out) as file:
+                stdout = file.read(STDOUT_LIMIT).decode("utf-8", "replace")
+        except OSError as error:
+            raise RunFailed(
+                _("the program removed or replaced its own output ({why}): no evidence").format(
+                    why=error.strerror or error
+                ),
+                crashed=True,
+            ) from error
         finished = Finished(result.exit_code, result.seconds, out, scratch / "ncu.log")
         record = self.timer.read(scratch, finished)
-        with out.open("rb") as file:
-            stdout = file.read(STDOUT_LIMIT).decode("utf-8", "replace")
         self._last_stdout = stdout
         return result, record, stdout, marks
 
@@ -414,11 +423,12 @@ class Bench:
 
     def _errors(self) -> str:
         path = self._paths.scratch / "run" / "stderr"
-        if not path.is_file():
+        try:
+            with open_regular(path) as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+                return file.read().decode("utf-8", "replace").strip()
+        except OSError:
             return ""
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            return file.read().decode("utf-8", "replace").strip()
 
     def _verify_command(self) -> RunFailed | None:
         command = self.settings.verify.command

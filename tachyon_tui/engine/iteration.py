@@ -16,6 +16,7 @@ from tachyon_tui.engine.diagnosis import choose_launches
 from tachyon_tui.engine.judge import Outcome, Round, Who
 from tachyon_tui.engine.site import Site
 from tachyon_tui.engine.verdict import Ruling, less_work_text, rule
+from tachyon_tui.workspace.builds import CannotKeep
 from tachyon_tui.workspace.host_code import holds_main, touches_host
 from tachyon_tui.workspace.source_tree import FileState, Snapshot
 
@@ -175,6 +176,8 @@ class Iteration:
                     "it touches the host program ({where}); allow it with `[verify] allow_host_edits = true`"
                 ).format(where=self.touches_host),
             )
+        if site.bench.can_keep:
+            site.bench.remember("B")  # before the program runs, which could remove or change its own files
         self.cold = self._candidate_run(cold=True)
         self._check_effect(self.cold)
         if self.cold.charged.less and not site.attended:
@@ -218,6 +221,10 @@ class Iteration:
         self.runs += 1
         try:
             return self.site.bench.sample("B", "candidate", self.number, cold=cold)
+        except CannotKeep as damaged:
+            raise RoundOver(
+                S.ROLLED_BACK, _("its build was changed while it ran: {why}").format(why=damaged)
+            ) from damaged
         except RunFailed as failure:
             if not failure.mismatch:
                 raise RoundOver(S.ROLLED_BACK, self._failure_text(failure)) from failure

@@ -25,6 +25,7 @@ from tachyon_tui.engine.baseline import (
     new_oracle,
 )
 from tachyon_tui.engine.bench import Bench, RunFailed, Sample, last_lines
+from tachyon_tui.engine.broken_off import find_broken_off
 from tachyon_tui.engine.checks import Checks, PreflightFailed
 from tachyon_tui.engine.control import Control
 from tachyon_tui.engine.instruments import (
@@ -35,7 +36,7 @@ from tachyon_tui.engine.instruments import (
 )
 from tachyon_tui.engine.ledger import Ledger
 from tachyon_tui.engine.log import EventLog
-from tachyon_tui.engine.rounds import accepted_before, content_hash
+from tachyon_tui.engine.rounds import accepted_before, accepted_copies, content_hash
 from tachyon_tui.engine.site import Budget, Incumbent, Site
 from tachyon_tui.profilers.base import Finished, Timer
 from tachyon_tui.profilers.gpu import GpuMonitor
@@ -58,13 +59,6 @@ if TYPE_CHECKING:
 
 LEAST_DISK = 200 << 20
 COMPILED = frozenset({".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".cl"})
-
-
-def last_bytes(path: Path, count: int = 65536) -> bytes:
-    """The end of a file."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - count))
-        return file.read()
 
 
 @dataclass
@@ -342,19 +336,32 @@ class Preflight:
         dirty = set(repo.dirty_tracked())
         ours = self._not_ours(sorted(dirty & set(editable.files)))
         if ours:
+            broken = find_broken_off(self._earlier())
             fix = _("Commit them first, so that nothing of yours can be lost: `git commit {files}`.")
-            if self._broken_off():
+            if broken is not None and accepted_copies(broken.paths.folder).is_dir():
                 fix = _(
-                    "The last session was broken off and may have left its candidate there: look with `git diff`; "
-                    "`git restore {files}` brings the accepted state back, `git commit {files}` keeps what is there."
+                    "An earlier session was broken off and may have left its candidate there: look with `git diff`; "
+                    "`cp -r {copies}/. {root}` brings back what it accepted, "
+                    "`git commit {files}` keeps what is there."
+                )
+            elif broken is not None:
+                fix = _(
+                    "An earlier session was broken off and may have left its candidate there: look with `git diff`; "
+                    "`git restore --source=HEAD --staged --worktree {files}` brings the accepted state back, "
+                    "`git commit {files}` keeps what is there."
                 )
             raise PreflightFailed(
                 "git",
                 _("These files may be edited and have uncommitted changes: {files}.").format(
                     files=", ".join(ours)
                 ),
-                fix.format(files=shlex.join(ours)),
+                fix.format(
+                    files=shlex.join(ours),
+                    root=shlex.quote(str(self.root)),
+                    copies=shlex.quote(str(accepted_copies(broken.paths.folder))) if broken else "",
+                ),
             )
+        self._left_over(repo)
         others = sorted(dirty - set(editable.files))
         if others:
             self._checks.warn(
@@ -382,10 +389,21 @@ class Preflight:
     def _earlier(self) -> list[SessionPaths]:
         return [s for s in list_sessions(self.root) if s.folder != self.paths.folder]
 
-    def _broken_off(self) -> bool:
-        """Whether the last session ended without saying so: it was killed, or the machine went down."""
-        earlier = self._earlier()
-        return bool(earlier) and b'"type":"session_finished"' not in last_bytes(earlier[-1].journal)
+    def _left_over(self, repo: Repository) -> None:
+        """New files of a candidate that a broken-off session left: a build might pick them up."""
+        broken = find_broken_off(self._earlier())
+        made = broken.new_files if broken is not None else ()
+        there = [name for name in made if name not in repo.tracked_files() and (self.root / name).is_file()]
+        if there:
+            raise PreflightFailed(
+                "git",
+                _("An earlier session was broken off and left new files of its candidate: {files}.").format(
+                    files=", ".join(there)
+                ),
+                _("Remove them with `rm {files}`, or keep them with `git add {files}` and a commit.").format(
+                    files=shlex.join(there)
+                ),
+            )
 
     def _learn_build(self, bench: Bench, tree: SourceTree, tracked: frozenset[str]) -> None:
         """Build once more with touched sources: it must rebuild, and what it writes is what a build is."""

@@ -8,7 +8,7 @@ from tachyon_tui.core import events as e
 from tachyon_tui.core.i18n import _
 from tachyon_tui.engine.iteration import IncumbentBroken
 from tachyon_tui.engine.recalibrate import calibrate
-from tachyon_tui.engine.rounds import changed_files, check_head, diagnose_incumbent
+from tachyon_tui.engine.rounds import changed_files, check_head, diagnose_incumbent, note_accepted
 from tachyon_tui.engine.site import Incumbent, Site
 from tachyon_tui.workspace.problems import Problem
 
@@ -49,7 +49,10 @@ def revert_round(site: Site, gone: Sequence[int], left: Sequence[int]) -> None:
 
 
 def _commit(site: Site, gone: Sequence[int], files: dict[str, bytes | None]) -> str:
-    if not site.settings.git.auto_commit or not files:
+    if not site.settings.git.auto_commit:
+        note_accepted(site, files)
+        return ""
+    if not files:
         return ""
     rounds = ", ".join(f"#{number}" for number in gone)
     return site.repo.commit_files(

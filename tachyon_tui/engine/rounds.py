@@ -196,7 +196,7 @@ def _accept(site: Site, iteration: Iteration, summary: str) -> str:
     site.before[iteration.number] = before
     site.bench.promote()
     if not commit:
-        _note_accepted(site, files)
+        note_accepted(site, files)
     elif site.repo.warning:
         site.log.notice(site.repo.warning, level="warning")
     ms = iteration.candidate_ms(accepted=True)
@@ -235,12 +235,26 @@ def tick_share(sample: Sample, ms: float) -> float:
     return sample.record.tick_ns / (ms * 1e6)
 
 
-def _note_accepted(site: Site, files: dict[str, bytes | None]) -> None:
-    """Remember uncommitted accepted files, so that the next session does not take them for someone's changes."""
+def note_accepted(site: Site, files: dict[str, bytes | None]) -> None:
+    """Remember uncommitted accepted files and keep copies of them: the next session must not take them for someone's
+    changes, and after a crash there must be something to go back to."""
+    copies = accepted_copies(site.paths.folder)
+    for name, data in files.items():
+        copy = copies / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if data is None:
+            copy.unlink(missing_ok=True)
+        else:
+            copy.write_bytes(data)
     path = site.paths.folder / ACCEPTED_FILE
     known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     known.update({name: content_hash(data) for name, data in files.items()})
     path.write_text(json.dumps(known, indent=1, sort_keys=True), "utf-8")
+
+
+def accepted_copies(folder: Path) -> Path:
+    """Where a session keeps copies of the files that it accepted without committing them."""
+    return folder / "accepted"
 
 
 def content_hash(data: bytes | None) -> str:

@@ -153,6 +153,8 @@ class Toolbox:
         """Run one call. What the agent did wrong is answered; interruptions and bugs pass through."""
         self._site.control.boundary()
         self._site.control.hints_answered()
+        if self.calls_left == 0:
+            return ToolReply(_("No tool calls are left in this round."), False, True)
         self.calls += 1
         self._called(call_id, name, arguments)
         begun = time.monotonic()

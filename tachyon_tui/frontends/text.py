@@ -112,10 +112,12 @@ def ascii_symbols(text: str) -> str:
 
 
 class LineWriter:
-    """Writes whole lines to a stream; a reader that went away (closed pipe) is remembered, not raised."""
+    """Writes whole lines to a stream; a closed pipe or a full disk is remembered, not raised."""
 
     def __init__(self, stream: TextIO | None, *, ascii: bool = False) -> None:  # noqa: A002
         self._stream = stream
+        self.problem = ""
+        """Why nothing more is written (a full disk); empty also where only the reader went away."""
         self._encoding = (stream.encoding if stream is not None else None) or "utf-8"
         self._ascii = ascii or not _can_show("✓↩─", self._encoding)
 
@@ -128,9 +130,10 @@ class LineWriter:
         try:
             self._stream.write(text.encode(self._encoding, "replace").decode(self._encoding) + "\n")
             self._stream.flush()
-        except BrokenPipeError:
+        except OSError as error:
             self._let_go(self._stream)
             self._stream = None
+            self.problem = "" if isinstance(error, BrokenPipeError) else str(error.strerror or error)
 
     @staticmethod
     def _let_go(stream: TextIO) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from tachyon_tui.core.i18n import _
 from tachyon_tui.core.launches import Dim3, Instrument, Launch, LaunchKey, RunRecord, Transfer
+from tachyon_tui.core.regular import open_regular
 
 if TYPE_CHECKING:
     from tachyon_tui.profilers.base import Finished, TimedCommand
@@ -412,10 +413,12 @@ def read_records(files: Iterable[Path]) -> RunRecord:
     for path in sorted(files):
         processes += 1
         try:
-            if path.stat().st_size > MAX_RECORD_BYTES:
+            with open_regular(path) as file:
+                data = file.read(MAX_RECORD_BYTES + 1)
+            if len(data) > MAX_RECORD_BYTES:
                 reading.damaged.append(path.name)
             else:
-                _read_file(path.read_bytes(), reading)
+                _read_file(data, reading)
         except OSError as error:
             reading.failures.append(str(error))
     return RunRecord(

@@ -265,6 +265,8 @@ def _folded(path: str) -> str:
 def _unfit(root: Path, path: str) -> str:
     """Why an existing file can never be edited; empty when it can."""
     name = PurePosixPath(path)
+    if not path.isprintable():
+        return _("its name holds characters that cannot be shown")
     if any(part.casefold() in _OFF_LIMITS for part in name.parts):
         return _("it is not part of the source")
     if _BUILD_FILE.fullmatch(name.name):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tachyon_tui.core.i18n import _
+from tachyon_tui.core.regular import open_regular
 from tachyon_tui.workspace.problems import Problem
 from tachyon_tui.workspace.processes import MARK, REGISTRY, Family, become_subreaper
 
@@ -334,10 +335,14 @@ class _Follower:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def read(self) -> None:
-        size = self._path.stat().st_size if self._path.exists() else 0
-        if size <= self._at:
+        try:
+            file = open_regular(self._path)
+        except OSError:
             return
-        with self._path.open("rb") as file:
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= self._at:
+                return
             file.seek(max(self._at, size - TAIL_BYTES))
             data = file.read(TAIL_BYTES)
             self._at = file.tell()
@@ -347,23 +352,29 @@ class _Follower:
 
 
 def _tail(path: Path) -> str:
-    if not path.exists():
-        return ""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+    try:
+        file = open_regular(path)
+    except OSError:
+        return ""  # the program removed or replaced it
+    with file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
         return file.read(TAIL_BYTES).decode("utf-8", "replace")
 
 
 def cap_log(path: Path, limit: int) -> int:
     """Shrink a finished log to its first and last ``limit`` / 2 bytes, whole lines where possible.
 
-    A line between them says how many bytes were left out; return that number (0: it was small enough).
+    A line between them says how many bytes were left out; return that number (0: it was small enough, or is gone).
     """
-    size = path.stat().st_size
-    if size <= limit:
+    try:
+        file = open_regular(path)
+    except OSError:
         return 0
     half = limit // 2
-    with path.open("rb") as file:
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= limit:
+            return 0
         head = file.read(half)
         file.seek(size - half)
         tail = file.read()

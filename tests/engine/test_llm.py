@@ -339,7 +339,7 @@ def test_an_endpoint_that_is_not_there_is_retried_then_named() -> None:
     with pytest.raises(AgentError, match="3 attempts") as caught:
         agent(server, retries=2).play(BRIEF, FakeTools(), observer)
     assert len(observer.retries) == 2
-    assert "--resume" in caught.value.fix
+    assert "endpoint" in caught.value.fix
 
 
 def test_retries_end() -> None:
