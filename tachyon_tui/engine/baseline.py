@@ -33,6 +33,10 @@ HOPELESS = ("permission", "driver", "unsupported_gpu", "ncu_missing")
 """After one of these no diagnosis of this session would come to anything."""
 
 
+MOST_SAMPLES = 100
+"""More runs a round than this are no advice."""
+
+
 def calibrate(bench: Bench, control: Control, settings: Settings) -> list[Sample]:
     """The warm runs of the baseline; one cold run before them never counts. Teaches the bench what every run must
     print and which launches are the target's. Raises `PreflightFailed`."""
@@ -91,6 +95,21 @@ def first_judge(settings: JudgeSettings, samples: Sequence[Sample]) -> Judge:
     return judge
 
 
+def _noise_advice(judge: Judge, instrument: str) -> str:
+    """What makes smaller gains visible here."""
+    words = [
+        _("To see smaller gains: keep the machine free of other work and enlarge the problem.")
+        if instrument == "stopwatch"
+        else _("To see smaller gains: lock the clocks, enlarge the problem, free the GPU.")
+    ]
+    wanted = judge.samples_for_five_percent
+    if judge.rule.max_pairs + 1 < wanted <= MOST_SAMPLES:
+        words.append(
+            _("With `[judge] max_samples = {samples}` gains of 5 % are seen.").format(samples=wanted)
+        )
+    return " ".join(words)
+
+
 def announce(bench: Bench, judge: Judge, samples: Sequence[Sample], log: EventLog, checks: Checks) -> float:
     """Tell what was learned, and what cannot be seen at this noise; the baseline's time in ms."""
     times = sorted(s.charged.ms for s in samples)
@@ -100,10 +119,7 @@ def announce(bench: Bench, judge: Judge, samples: Sequence[Sample], log: EventLo
     seen = _(
         "noise of this program here: {noise} a run ({runs} runs). Gains below {visible} may be missed."
     ).format(noise=percent_text(noise, digits=2), runs=len(times), visible=percent_text(visible))
-    advice = _(
-        "To see smaller gains: lock the clocks, enlarge the problem, free the GPU, or set "
-        "`[judge] max_samples = {samples}` for gains of 5 %."
-    ).format(samples=judge.samples_for_five_percent)
+    advice = _noise_advice(judge, samples[-1].record.instrument)
     log.write(
         e.Calibrated(
             who="baseline",

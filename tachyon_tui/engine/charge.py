@@ -20,6 +20,8 @@ GROWTH_ALPHA = 1e-3
 NAMED_SHARE = 0.25
 """An outside group that grew by more than this share of the saving is the reason of a rejection."""
 WALL_GROWTH = 0.10
+WALL_SCATTER_SECONDS = 0.02
+"""Growth of the process time below this is start-up jitter of the machine, not work."""
 NO_GRID = (0, 0, 0)
 """Stands for grid and block where a group is a kind of copy."""
 
@@ -289,7 +291,8 @@ def audit(
             squares = sum((s - centre) ** 2 for s in incumbent_seconds)
             spread = sqrt(squares / (len(incumbent_seconds) - 1)) / centre
         grown = challenger - fastest
-        beyond = grown > max(WALL_GROWTH, 2 * spread) * fastest and grown * 1000 > NAMED_SHARE * saving_ms
+        least = max(max(WALL_GROWTH, 2 * spread) * fastest, WALL_SCATTER_SECONDS)
+        beyond = grown > least and grown * 1000 > NAMED_SHARE * saving_ms
         if beyond and growth(incumbent_seconds, candidate_seconds) > 0:
             return Audit(
                 reason=_("the whole program became slower: {before:.3f} s became {after:.3f} s").format(

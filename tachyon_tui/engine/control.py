@@ -263,6 +263,10 @@ class Control:
                 return True, _("Pausing after the current tool.")
             case c.Continue() | c.Step() if self._running == "stopping":
                 return False, _("Already {state}.").format(state=self._running)
+            case c.Continue() if self.candidate:
+                return False, _("Round {round} waits for `tachyon accept` or `tachyon revert`.").format(
+                    round=self.round
+                )
             case c.Continue():
                 self._set_running("running")
                 return True, _("Going on.")

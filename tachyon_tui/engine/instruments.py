@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import shlex
 import shutil
 
@@ -22,6 +24,12 @@ def choose_instruments(settings: Settings, checks: Checks) -> tuple[Timer, NcuDi
     if settings.profiler == "stopwatch":
         return _stopwatch(settings.stopwatch.pattern, checks), None
     diagnoser = _ncu(settings, checks)
+    if diagnoser is None and not has_driver():
+        raise PreflightFailed(
+            "timer",
+            _("This machine has no NVIDIA driver: libcuda.so.1 was not found."),
+            _("Start on a machine with a GPU, or time the program with `--profiler stopwatch`."),
+        )
     try:
         recorder = build_recorder()
         timer = KernelTimer(recorder)
@@ -29,6 +37,17 @@ def choose_instruments(settings: Settings, checks: Checks) -> tuple[Timer, NcuDi
         return time_with_ncu(settings, checks, why.reason, why.fix, have_ncu=diagnoser is not None), diagnoser
     checks.ok("timer", _("the kernel recorder is loaded into every run ({path})").format(path=recorder))
     return timer, diagnoser
+
+
+def has_driver() -> bool:
+    """Whether CUDA programs can find a driver here; a recorder named by TACHYON_RECORDER vouches for one."""
+    if os.environ.get("TACHYON_RECORDER"):
+        return True
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _stopwatch(pattern: str, checks: Checks) -> Stopwatch:

@@ -177,7 +177,14 @@ class Iteration:
                 ).format(where=self.touches_host),
             )
         if site.bench.can_keep:
-            site.bench.remember("B")  # before the program runs, which could remove or change its own files
+            try:
+                site.bench.remember(
+                    "B"
+                )  # before the program runs, which could remove or change its own files
+            except CannotKeep as why:
+                raise RoundOver(
+                    S.ROLLED_BACK, _("the build left nothing that can be kept: {why}").format(why=why)
+                ) from why
         self.cold = self._candidate_run(cold=True)
         self._check_effect(self.cold)
         if self.cold.charged.less and not site.attended:

@@ -1,7 +1,7 @@
 """The judge: samples in, verdict out. Pure; it knows neither programs nor clocks.
 
 A sample is the natural logarithm of the target time of one verified run. A is the incumbent, B the candidate.
-The rule is that of CONTRACT section 7; docs/verdict.md explains it.
+`docs/architecture.md` says in short how it decides.
 """
 
 from __future__ import annotations

@@ -383,13 +383,22 @@ class Engine:
         final = self._remeasured
         base_ms = best_ms = gain = None
         if site is not None:
-            base_ms, best_ms = site.base_ms, site.incumbent.ms
+            # Without an accepted round the original is the best, however it was measured since.
+            base_ms, best_ms = site.base_ms, site.incumbent.ms if self._accepted else site.base_ms
             gain = gain_percent(base_ms, best_ms)
         if final is not None:
             base_ms, best_ms, gain = final.base_ms, final.best_ms, final.gain_percent
         code = self._exit_code
         if code is None:
             code = EXIT_IMPROVED if final is not None and final.confirmed else EXIT_NOTHING
+        if site is not None and self._accepted and site.settings.git.branch not in ("", site.branch):
+            branch = site.settings.git.branch
+            self._log.notice(
+                _(
+                    "The result is on the branch {branch}; the working tree and the index hold it as well."
+                ).format(branch=branch),
+                _("`git switch {branch}` goes there.").format(branch=branch),
+            )
         usage = resource.getrusage(resource.RUSAGE_SELF)
         self._log.write(
             e.SessionFinished(

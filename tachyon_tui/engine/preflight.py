@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tachyon_tui.agents.base import Agent, AgentError
 from tachyon_tui.core.i18n import _
 from tachyon_tui.core.profile import KernelProfile, Report
+from tachyon_tui.core.redact import redact
 from tachyon_tui.core.session import SessionPaths, list_sessions
 from tachyon_tui.core.units import bytes_text
 from tachyon_tui.engine.baseline import (
@@ -28,6 +29,7 @@ from tachyon_tui.engine.bench import Bench, RunFailed, Sample, last_lines
 from tachyon_tui.engine.broken_off import find_broken_off
 from tachyon_tui.engine.checks import Checks, PreflightFailed
 from tachyon_tui.engine.control import Control
+from tachyon_tui.engine.endpoint import unreachable
 from tachyon_tui.engine.instruments import (
     check_sanitizer,
     choose_instruments,
@@ -218,6 +220,14 @@ class Preflight:
                 self.agent.check()
         except AgentError as error:
             raise PreflightFailed("model", error.message, error.fix) from error
+        base = self.request.settings.llm.api_base
+        silent = unreachable(base) if base else ""
+        if silent:
+            raise PreflightFailed(
+                "model",
+                _("Nothing answers at {url}: {why}.").format(url=redact(base), why=silent),
+                _("Start the server there, or correct --api-base."),
+            )
         known = getattr(self.agent, "price_known", None)
         if self.request.settings.llm.max_cost is not None and known is not None and not known():
             raise PreflightFailed(

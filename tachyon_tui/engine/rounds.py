@@ -195,9 +195,9 @@ def _accept(site: Site, iteration: Iteration, summary: str) -> str:
     incumbent.head, incumbent.files, incumbent.round = commit or incumbent.head, now, iteration.number
     site.before[iteration.number] = before
     site.bench.promote()
-    if not commit:
-        note_accepted(site, files)
-    elif site.repo.warning:
+    if not commit or site.settings.git.branch not in ("", site.branch):
+        note_accepted(site, files)  # for the checked-out branch these are uncommitted changes
+    if commit and site.repo.warning:
         site.log.notice(site.repo.warning, level="warning")
     ms = iteration.candidate_ms(accepted=True)
     assert iteration.cold is not None

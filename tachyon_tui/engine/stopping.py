@@ -1,4 +1,4 @@
-"""When a session ends by itself: pure rules over the rounds so far (CONTRACT section 1)."""
+"""When a session ends by itself: pure rules over the rounds so far."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CHECK_SYMBOLS = {"ok": "✓", "warning": "!", "failed": "✗"}
 
 
 def round_line(event: e.RoundFinished, view: SessionView) -> str:
-    """The line of one finished round, as CONTRACT section 9 shows it."""
+    """The line of one finished round; its form is fixed, scripts read it."""
     head = f"#{event.round} {SYMBOLS.get(event.state, '·')} {event.state}"
     accepted = event.state is IterationState.SUCCESS
     if event.ms is None or event.change_percent is None or not (accepted or event.measured):
@@ -279,7 +279,7 @@ class PlainReporter:
     def _round_finished(self, event: e.RoundFinished, view: SessionView) -> None:
         line = round_line(event, view)
         self._out.line(line)
-        rejected = event.state is IterationState.ROLLED_BACK and event.measured and "Rejected: GPU" in line
+        rejected = event.state is IterationState.ROLLED_BACK and event.measured and "  Rejected: " in line
         if rejected and event.reason:
             self._paragraph("Reason: ", event.reason)
         if event.summary:

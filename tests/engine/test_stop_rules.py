@@ -1,4 +1,4 @@
-"""Whole sessions that end by themselves, one test a stop rule of CONTRACT section 1."""
+"""Whole sessions that end by themselves, one test a stop rule."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_the_settings_of_the_readme_can_be_read(tmp_path: Path) -> None:
     assert block is not None
     file = tmp_path / "evolve.toml"
     file.write_text(block[1], "utf-8")
-    assert read_file(file)["git"]["allowed_edit_paths"] == ["src/kernels/"]
+    assert read_file(file)["allowed_edit_paths"] == ["src/kernels/"]
 
 
 def test_the_make_targets_of_the_documents_exist() -> None:

@@ -51,7 +51,7 @@ def by_side(a: float, b: float) -> Callable[[str], float]:
     return lambda who: LEVEL + (a if who == "A" else b)
 
 
-# -- the oracle: the rule of CONTRACT section 7 once more, written down independently -----------------------
+# -- the oracle: the rule once more, written down independently -----------------------
 
 
 class Oracle:

@@ -1,4 +1,4 @@
-"""The lines that a terminal and a script see, as CONTRACT section 9 shows them."""
+"""The lines that a terminal and a script see."""
 
 from __future__ import annotations
 

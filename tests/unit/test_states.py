@@ -9,7 +9,7 @@ import pytest
 from tachyon_tui.core.states import IllegalTransition, check_transition
 from tachyon_tui.core.states import IterationState as S
 
-CONTRACT = """
+TABLE = """
 PENDING HYPOTHESIS
 HYPOTHESIS EDITING
 HYPOTHESIS FAILED
@@ -25,7 +25,7 @@ PROFILING REVIEW
 REVIEW SUCCESS
 REVIEW ROLLED_BACK
 """
-ALLOWED = {(S(a), S(b)) for a, b in (line.split() for line in CONTRACT.split("\n") if line)}
+ALLOWED = {(S(a), S(b)) for a, b in (line.split() for line in TABLE.split("\n") if line)}
 ENDS = {S.SUCCESS, S.FAILED, S.ROLLED_BACK}
 
 

@@ -1,4 +1,4 @@
-"""The gates of the seven tools: CONTRACT section 4 as a table, tool by tool and state by state."""
+"""The gates of the seven tools: a table, tool by tool and state by state."""
 
 from __future__ import annotations
 
