@@ -176,15 +176,7 @@ class Iteration:
                     "it touches the host program ({where}); allow it with `[verify] allow_host_edits = true`"
                 ).format(where=self.touches_host),
             )
-        if site.bench.can_keep:
-            try:
-                site.bench.remember(
-                    "B"
-                )  # before the program runs, which could remove or change its own files
-            except CannotKeep as why:
-                raise RoundOver(
-                    S.ROLLED_BACK, _("the build left nothing that can be kept: {why}").format(why=why)
-                ) from why
+        self._keep_build()
         self.cold = self._candidate_run(cold=True)
         self._check_effect(self.cold)
         if self.cold.charged.less and not site.attended:
@@ -224,14 +216,23 @@ class Iteration:
                 ).format(file=", ".join(changed[:3])),
             )
 
+    def _keep_build(self) -> None:
+        """Keep the candidate's build before its program runs, which could remove or change its own files."""
+        if not self.site.bench.can_keep:
+            return
+        try:
+            self.site.bench.remember("B")
+        except CannotKeep as why:
+            raise RoundOver(
+                S.ROLLED_BACK, _("the build left nothing that can be kept: {why}").format(why=why)
+            ) from why
+
     def _candidate_run(self, *, cold: bool = False) -> Sample:
         self.runs += 1
         try:
             return self.site.bench.sample("B", "candidate", self.number, cold=cold)
         except CannotKeep as damaged:
-            raise RoundOver(
-                S.ROLLED_BACK, _("its build was changed while it ran: {why}").format(why=damaged)
-            ) from damaged
+            raise RoundOver(S.ROLLED_BACK, _damaged_text(damaged)) from damaged
         except RunFailed as failure:
             if not failure.mismatch:
                 raise RoundOver(S.ROLLED_BACK, self._failure_text(failure)) from failure
@@ -257,6 +258,8 @@ class Iteration:
         self.runs += 1
         try:
             sample = run_incumbent(self.site, self.number)
+        except CannotKeep as damaged:
+            raise RoundOver(S.ROLLED_BACK, _damaged_text(damaged)) from damaged
         finally:
             if not bench.can_keep:
                 self._swap("B")
@@ -455,6 +458,10 @@ class Iteration:
     def confirming(self) -> list[Sample]:
         """The runs that confirmed the acceptance."""
         return self._samples["B"][-self.site.judge.rule.confirming :]
+
+
+def _damaged_text(damaged: CannotKeep) -> str:
+    return _("its build was changed while it ran: {why}").format(why=damaged)
 
 
 def _text(state: FileState | None) -> str:

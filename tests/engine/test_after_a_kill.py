@@ -84,6 +84,7 @@ def test_new_files_of_a_killed_candidate_are_named(lab: Lab, monkeypatch: Patch)
         'rm -f "$TACHYON_RECORD".*; mkfifo "$TACHYON_RECORD.99999"',
         'd=$(dirname "$TACHYON_RECORD"); rm -f $d/stdout; mkfifo $d/stdout',
         "rm -f app",
+        "cp app other; echo >> other; mv other app",
     ],
 )
 def test_a_program_that_spoils_its_own_run_loses_its_round_alone(

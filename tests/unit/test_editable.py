@@ -66,7 +66,7 @@ TREE = {
 
 def find(root: Path, **options: object) -> EditableSet:
     tracked = make(root, TREE)
-    return EditableSet.find(root, tracked, **{"kernels": ["k"], **options})  # type: ignore[arg-type]
+    return EditableSet.find(root, tracked, **{"kernels": ["k"], **options})
 
 
 def test_kernel_device_functions_and_launch_are_found_by_name(tmp_path: Path) -> None:
